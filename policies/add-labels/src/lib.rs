@@ -25,7 +25,10 @@ pub fn validate(payload: &[u8]) -> CallResult {
     let review = ValidationRequest::<Settings>::new(payload)?;
     let mut object = review.request.object;
     // The object of a subresource (a Scale, an Eviction, a Binding) is not the one that carries the labels.
-    if !object.is_object() || !review.request.sub_resource.is_empty() || is_leaving(&object) {
+    if !object.is_object()
+        || !review.request.sub_resource.is_empty()
+        || is_leaving(&review.request.old_object)
+    {
         return accept_request();
     }
     match add(&mut object, &review.settings) {
@@ -68,7 +71,8 @@ fn child<'a>(parent: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     child.is_object().then_some(child)
 }
 
-/// Whether the object is being deleted: only its finalizers still matter.
+/// Whether the stored object is being deleted: only its finalizers still matter. What the request says of it does
+/// not count: a user may write a deletionTimestamp into a new object.
 fn is_leaving(object: &Value) -> bool {
     object
         .pointer("/metadata/deletionTimestamp")

@@ -1,0 +1,3 @@
+module assent.dev/policies/image-tag
+
+go 1.26
