@@ -1,0 +1,3 @@
+//! Policy modules: pull, verify, store, vet, compile ahead of time.
+
+pub mod store;
