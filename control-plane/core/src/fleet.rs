@@ -1,0 +1,565 @@
+//! The replicas of one PolicyServer, and the fold: what is true of a revision, given what
+//! they said.
+//!
+//! Answers are kept as counts per version plus a list of exceptions, never as replicas
+//! times policies: folding one revision costs the number of distinct versions in use plus
+//! the number of replicas that refused it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    digest::Version,
+    policy::RevisionId,
+    session::{Refused, Rejection, Report, Taken},
+    snapshot::Snapshot,
+    time::Millis,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// A replica's name: the pod's name in a cluster.
+pub type Name = Arc<str>;
+
+/// All replicas of one PolicyServer.
+#[derive(Debug)]
+pub struct Fleet {
+    counting: Counting,
+    grace: Duration,
+    expected: BTreeSet<Name>,
+    replicas: BTreeMap<Name, Replica>,
+    /// Counted replicas by the version that they took last.
+    groups: HashMap<Option<Version>, Group>,
+    /// Counted replicas that took a version without these revisions.
+    exceptions: BTreeMap<RevisionId, BTreeSet<Name>>,
+    /// Counted replicas whose last answer refused a version whole.
+    refusing: BTreeSet<Name>,
+}
+
+/// Whose answers count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counting {
+    /// Those expected, and everyone else while connected and in the grace period.
+    Everyone,
+    /// Those expected; others only follow.
+    Expected,
+}
+
+/// One replica.
+#[derive(Clone, Debug, Default)]
+pub struct Replica {
+    /// What it says of itself.
+    pub node: Node,
+    /// What its credential says.
+    pub identity: String,
+    /// Whether it is there.
+    pub link: Link,
+    /// When its stream opened.
+    pub connected_since: Option<Millis>,
+    /// When it was last heard of.
+    pub last_seen: Option<Millis>,
+    /// What its stream reported last.
+    pub report: Report,
+    /// The last set that it took, on this stream or an earlier one of the same process.
+    pub taken: Option<Taken>,
+}
+
+/// What a replica says of itself: informative, apart from its name and instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// The replica's name.
+    pub id: String,
+    /// Its PolicyServer.
+    pub policy_server: String,
+    /// Random per process start.
+    pub instance_uid: String,
+    /// Its build.
+    pub evaluator_version: String,
+    /// Fingerprint of its Wasm engine.
+    pub engine: String,
+    /// Module ABIs that it can run.
+    pub abis: Vec<String>,
+    /// Where it answers admission reviews.
+    pub endpoint: String,
+}
+
+/// Whether a replica is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Link {
+    /// This stream is open.
+    Open {
+        /// Its number; a later stream of the same replica has a higher one.
+        stream: u64,
+    },
+    /// It left lately and counts with its last answer.
+    Grace {
+        /// When that ends.
+        until: Millis,
+    },
+    /// It is expected and not there.
+    #[default]
+    Gone,
+}
+
+/// What is true of one revision. The counters add up to `wanted`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fold {
+    /// Replicas that count.
+    pub wanted: u32,
+    /// Connected and serving it.
+    pub applied: u32,
+    /// Connected and unable to load it.
+    pub rejected: u32,
+    /// Connected, not answered for it yet.
+    pub behind: u32,
+    /// Not connected, whatever they said last.
+    pub disconnected: u32,
+    /// Every counted replica's last answer has it, and none is gone: it may be pointed at.
+    pub complete: bool,
+    /// Some counted replica has answered and lacks it.
+    pub lacking: bool,
+}
+
+/// How one replica stands to one revision.
+#[derive(Clone, Debug)]
+pub enum Standing {
+    /// It could not load the revision.
+    Rejected(Rejection),
+    /// It refused the version that brought the revision.
+    Refused(Refused),
+    /// It is not connected.
+    Disconnected,
+    /// It has not answered yet.
+    Behind,
+    /// It serves the revision.
+    Applied,
+}
+
+/// Replicas by what they are doing about the current version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Serves it whole.
+    Current,
+    /// Has not answered for it.
+    Behind,
+    /// Refused it or a part of it.
+    Rejected,
+    /// Has no open stream.
+    Disconnected,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    snapshot: Option<Arc<Snapshot>>,
+    open: BTreeSet<Name>,
+    grace: BTreeSet<Name>,
+    gone: BTreeSet<Name>,
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    /// No replicas yet.
+    pub fn new(counting: Counting, grace: Duration) -> Self {
+        Self {
+            counting,
+            grace,
+            expected: BTreeSet::new(),
+            replicas: BTreeMap::new(),
+            groups: HashMap::new(),
+            exceptions: BTreeMap::new(),
+            refusing: BTreeSet::new(),
+        }
+    }
+
+    /// Says which replicas there must be, whether or not they are connected.
+    pub fn expect(&mut self, now: Millis, names: impl IntoIterator<Item = Name>) {
+        let names: BTreeSet<Name> = names.into_iter().collect();
+        let dropped: Vec<Name> = self.expected.difference(&names).cloned().collect();
+        let added: Vec<Name> = names.difference(&self.expected).cloned().collect();
+        for name in dropped.iter().chain(&added) {
+            self.unlist(name);
+        }
+        self.expected = names;
+        for name in added {
+            self.replicas.entry(name.clone()).or_default();
+            self.list(&name);
+        }
+        for name in dropped {
+            self.list(&name);
+        }
+        self.tick(now);
+    }
+
+    /// A stream opened; whatever stream the replica had before is superseded.
+    pub fn opened(&mut self, now: Millis, node: Node, identity: String, stream: u64) {
+        let name: Name = node.id.as_str().into();
+        if let Some(Link::Open { stream: newer }) = self.replicas.get(&name).map(|r| r.link)
+            && newer > stream
+        {
+            return;
+        }
+        self.unlist(&name);
+        let replica = self.replicas.entry(name.clone()).or_default();
+        // Another process under the name has not said what it serves.
+        if replica.node.instance_uid != node.instance_uid {
+            replica.taken = None;
+        }
+        replica.node = node;
+        replica.identity = identity;
+        replica.link = Link::Open { stream };
+        replica.connected_since = Some(now);
+        replica.last_seen = Some(now);
+        replica.report = Report::default();
+        self.list(&name);
+    }
+
+    /// A stream said something; a superseded stream's words are void.
+    pub fn reported(&mut self, now: Millis, name: &str, stream: u64, report: Report) {
+        if !self.is_open(name, stream) {
+            return;
+        }
+        let name: Name = name.into();
+        self.unlist(&name);
+        if let Some(replica) = self.replicas.get_mut(&name) {
+            replica.last_seen = Some(now);
+            if report.taken.is_some() {
+                replica.taken.clone_from(&report.taken);
+            }
+            replica.report = report;
+        }
+        self.list(&name);
+    }
+
+    /// A replica was heard of outside its stream.
+    pub fn heard(&mut self, now: Millis, name: &str) {
+        if let Some(replica) = self.replicas.get_mut(name) {
+            replica.last_seen = Some(now);
+        }
+    }
+
+    /// A stream closed; a superseded stream's end is void.
+    pub fn closed(&mut self, now: Millis, name: &str, stream: u64) {
+        if !self.is_open(name, stream) {
+            return;
+        }
+        let name: Name = name.into();
+        self.unlist(&name);
+        let until = now + self.grace;
+        if let Some(replica) = self.replicas.get_mut(&name) {
+            replica.link = Link::Grace { until };
+            replica.last_seen = Some(now);
+            replica.report.outstanding = None;
+        }
+        self.list(&name);
+    }
+
+    /// Ends grace periods that are over; true where one ended.
+    pub fn tick(&mut self, now: Millis) -> bool {
+        let over = |r: &Replica| matches!(r.link, Link::Grace { until } if until <= now);
+        let ended: Vec<Name> = self
+            .replicas
+            .iter()
+            .filter(|(name, r)| over(r) || (r.link == Link::Gone && !self.expected.contains(*name)))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in &ended {
+            self.unlist(name);
+            if self.expected.contains(name) {
+                if let Some(replica) = self.replicas.get_mut(name) {
+                    replica.link = Link::Gone;
+                }
+                self.list(name);
+            } else {
+                self.replicas.remove(name);
+            }
+        }
+        !ended.is_empty()
+    }
+
+    /// When the next grace period ends.
+    pub fn deadline(&self) -> Option<Millis> {
+        let until = |r: &Replica| match r.link {
+            Link::Grace { until } => Some(until),
+            Link::Open { .. } | Link::Gone => None,
+        };
+        self.replicas.values().filter_map(until).min()
+    }
+
+    /// What is true of `revision`.
+    pub fn fold(&self, revision: &RevisionId) -> Fold {
+        let mut fold = Fold::default();
+        let mut missing = 0;
+        for group in self.groups.values() {
+            let has = group.has(revision);
+            let (open, absent) = (group.open.len(), group.grace.len() + group.gone.len());
+            fold.wanted += count(open + absent);
+            fold.disconnected += count(absent);
+            *if has {
+                &mut fold.applied
+            } else {
+                &mut fold.behind
+            } += count(open);
+            missing += if has { group.gone.len() } else { open + absent };
+            fold.lacking |= !has && group.snapshot.is_some();
+        }
+        for name in self.exceptions.get(revision).into_iter().flatten() {
+            missing += 1;
+            fold.lacking = true;
+            if self.is_connected(name) {
+                fold.applied -= 1;
+                fold.rejected += 1;
+            }
+        }
+        for name in self.refusing.iter().filter(|n| self.refuses(n, revision)) {
+            fold.lacking = true;
+            if self.is_connected(name) {
+                fold.behind -= 1;
+                fold.rejected += 1;
+            }
+        }
+        fold.complete = fold.wanted > 0 && missing == 0;
+        fold
+    }
+
+    /// How replicas stand to `revision`, those that lack it first; at most `limit`.
+    pub fn standings(&self, revision: &RevisionId, limit: usize) -> Vec<(Name, Standing)> {
+        let mut rows: Vec<(Name, Standing)> = Vec::new();
+        let excepted = self.exceptions.get(revision);
+        let refusing = self.refusing.iter().filter(|n| self.refuses(n, revision));
+        let refused = excepted.into_iter().flatten().chain(refusing);
+        for name in refused.filter(|n| self.is_connected(n)).take(limit) {
+            rows.extend(self.refusal(name, revision).map(|s| (name.clone(), s)));
+        }
+        let is_excepted = |name: &Name| excepted.is_some_and(|set| set.contains(name));
+        let absent = self
+            .groups
+            .values()
+            .flat_map(|g| g.grace.iter().chain(&g.gone));
+        fill(&mut rows, limit, absent, &Standing::Disconnected);
+        let behind = self.groups.values().filter(|g| !g.has(revision));
+        let behind = behind.flat_map(|g| &g.open);
+        let behind = behind.filter(|n| !(self.refusing.contains(*n) && self.refuses(n, revision)));
+        fill(&mut rows, limit, behind, &Standing::Behind);
+        let applied = self.groups.values().filter(|g| g.has(revision));
+        let applied = applied.flat_map(|g| &g.open).filter(|n| !is_excepted(n));
+        fill(&mut rows, limit, applied, &Standing::Applied);
+        rows
+    }
+
+    /// Whether the replica's last answer has `revision` loaded.
+    pub fn serves(&self, name: &str, revision: &RevisionId) -> bool {
+        let taken = self.replicas.get(name).and_then(|r| r.taken.as_ref());
+        taken.is_some_and(|t| {
+            t.snapshot.contains(revision.as_str())
+                && !t.rejected.iter().any(|r| r.revision == *revision)
+        })
+    }
+
+    /// All replicas in the order of their names, followers included.
+    pub fn replicas(&self) -> impl Iterator<Item = (&Name, &Replica)> {
+        self.replicas.iter()
+    }
+
+    /// One replica.
+    pub fn replica(&self, name: &str) -> Option<&Replica> {
+        self.replicas.get(name)
+    }
+
+    /// Expected replicas without an open stream, in the order of their names.
+    pub fn missing(&self) -> impl Iterator<Item = &Name> {
+        self.expected.iter().filter(|name| !self.is_connected(name))
+    }
+
+    /// Whether the replica counts.
+    pub fn counts(&self, name: &str) -> bool {
+        match self.counting {
+            Counting::Everyone => self.replicas.contains_key(name),
+            Counting::Expected => self.expected.contains(name),
+        }
+    }
+
+    /// Whether everyone who counts is connected and has loaded this version whole.
+    pub fn all_at(&self, version: Version) -> bool {
+        let at = |(v, g): (&Option<Version>, &Group)| {
+            *v == Some(version) && g.grace.is_empty() && g.gone.is_empty()
+        };
+        !self.groups.is_empty()
+            && self.groups.iter().all(at)
+            && self.refusing.is_empty()
+            && self.exceptions.is_empty()
+    }
+
+    fn is_open(&self, name: &str, stream: u64) -> bool {
+        self.replicas.get(name).map(|r| r.link) == Some(Link::Open { stream })
+    }
+
+    fn is_connected(&self, name: &str) -> bool {
+        let link = self.replicas.get(name).map(|r| r.link);
+        matches!(link, Some(Link::Open { .. }))
+    }
+
+    /// Whether the replica's last answer refused whole a version with this revision, which
+    /// it does not have from before.
+    fn refuses(&self, name: &str, revision: &RevisionId) -> bool {
+        let Some(replica) = self.replicas.get(name) else {
+            return false;
+        };
+        let refused = replica.report.refused.as_ref().filter(|r| r.whole);
+        refused.is_some_and(|r| r.snapshot.contains(revision.as_str()))
+            && !replica
+                .taken
+                .as_ref()
+                .is_some_and(|t| t.snapshot.contains(revision.as_str()))
+    }
+
+    fn refusal(&self, name: &str, revision: &RevisionId) -> Option<Standing> {
+        let replica = self.replicas.get(name)?;
+        let rejected = replica.taken.iter().flat_map(|t| &t.rejected);
+        let named = rejected.cloned().find(|r| r.revision == *revision);
+        named
+            .map(Standing::Rejected)
+            .or_else(|| replica.report.refused.clone().map(Standing::Refused))
+    }
+
+    /// Enters a counted replica into the counts.
+    fn list(&mut self, name: &Name) {
+        if !self.counts(name) {
+            return;
+        }
+        let Some(replica) = self.replicas.get(name) else {
+            return;
+        };
+        let taken = replica.taken.as_ref();
+        let group = self
+            .groups
+            .entry(taken.map(|t| t.snapshot.version()))
+            .or_default();
+        if group.snapshot.is_none() {
+            group.snapshot = taken.map(|t| t.snapshot.clone());
+        }
+        group.side(replica.link).insert(name.clone());
+        for rejection in taken.iter().flat_map(|t| &t.rejected) {
+            let names = self
+                .exceptions
+                .entry(rejection.revision.clone())
+                .or_default();
+            names.insert(name.clone());
+        }
+        if replica.report.refused.as_ref().is_some_and(|r| r.whole) {
+            self.refusing.insert(name.clone());
+        }
+    }
+
+    /// Takes a replica out of the counts, before it changes.
+    fn unlist(&mut self, name: &Name) {
+        let Some(replica) = self.replicas.get(name) else {
+            return;
+        };
+        let taken = replica.taken.as_ref();
+        let version = taken.map(|t| t.snapshot.version());
+        if let Some(group) = self.groups.get_mut(&version) {
+            group.side(replica.link).remove(name);
+            if group.is_empty() {
+                self.groups.remove(&version);
+            }
+        }
+        for rejection in taken.iter().flat_map(|t| &t.rejected) {
+            if let Some(names) = self.exceptions.get_mut(&rejection.revision) {
+                names.remove(name);
+                if names.is_empty() {
+                    self.exceptions.remove(&rejection.revision);
+                }
+            }
+        }
+        self.refusing.remove(name);
+    }
+}
+
+// === impl Replica ===
+
+impl Replica {
+    /// What the replica is doing about the `current` version.
+    pub fn state(&self, current: Version) -> State {
+        match self.link {
+            Link::Grace { .. } | Link::Gone => State::Disconnected,
+            Link::Open { .. } if self.report.refused.is_some() => State::Rejected,
+            Link::Open { .. } if self.report.acked == Some(current) => State::Current,
+            Link::Open { .. } => State::Behind,
+        }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Every state.
+    pub const ALL: [State; 4] = [
+        State::Current,
+        State::Behind,
+        State::Rejected,
+        State::Disconnected,
+    ];
+
+    /// For labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Current => "current",
+            State::Behind => "behind",
+            State::Rejected => "rejected",
+            State::Disconnected => "disconnected",
+        }
+    }
+}
+
+// === impl Group ===
+
+impl Group {
+    fn has(&self, revision: &RevisionId) -> bool {
+        let snapshot = self.snapshot.as_ref();
+        snapshot.is_some_and(|s| s.contains(revision.as_str()))
+    }
+
+    fn side(&mut self, link: Link) -> &mut BTreeSet<Name> {
+        match link {
+            Link::Open { .. } => &mut self.open,
+            Link::Grace { .. } => &mut self.grace,
+            Link::Gone => &mut self.gone,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.grace.is_empty() && self.gone.is_empty()
+    }
+}
+
+/// Appends up to `limit` rows, in the order of their names.
+fn fill<'a>(
+    rows: &mut Vec<(Name, Standing)>,
+    limit: usize,
+    names: impl Iterator<Item = &'a Name>,
+    standing: &Standing,
+) {
+    let room = limit.saturating_sub(rows.len());
+    if room == 0 {
+        return;
+    }
+    let mut first: BTreeSet<&Name> = BTreeSet::new();
+    for name in names {
+        if first.len() < room || first.last().is_some_and(|last| name < *last) {
+            first.insert(name);
+        }
+        if first.len() > room {
+            first.pop_last();
+        }
+    }
+    rows.extend(first.into_iter().map(|n| (n.clone(), standing.clone())));
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,21 @@
+//! The pure domain of the control plane.
+//!
+//! Nothing here does IO, reads a clock or draws a random number: state machines take the
+//! time and what happened, and say what to do. Everything is deterministic, so that every
+//! rule has a synchronous test.
+
+pub mod coalesce;
+pub mod digest;
+pub mod fleet;
+pub mod plane;
+pub mod policy;
+pub mod rollout;
+pub mod session;
+pub mod snapshot;
+pub mod status;
+pub mod time;
+
+pub use digest::{Digest, Version};
+pub use policy::{Mode, Policy, PolicyKey, RevisionId};
+pub use snapshot::{Route, RouteState, Snapshot};
+pub use time::Millis;

@@ -1,0 +1,516 @@
+//! The life of one policy: candidate, applied everywhere, pointed at, drained, retired.
+//!
+//! The machine asks for things to be done and moves on when it is told that they were: the
+//! phase of a revision is stored before a snapshot that follows from it goes out, and the
+//! active revision is the one that the webhook names, nothing else.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    fleet::Fold,
+    policy::{Policy, PolicyKey, RevisionId},
+    snapshot::{Route, RouteState},
+    time::Millis,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Retired revisions that may drain at once; an older one leaves early.
+pub const MAX_DRAINING: usize = 2;
+
+/// One policy's rollout.
+#[derive(Clone, Debug)]
+pub struct Rollout {
+    id: PolicyId,
+    timing: Timing,
+    generation: i64,
+    observed_at: Millis,
+    acceptance: Acceptance,
+    active: Option<Arc<Policy>>,
+    candidate: Option<Candidate>,
+    retired: Vec<Retired>,
+    flipping: bool,
+    ending: Option<Ending>,
+}
+
+/// Names one life of a policy: deleted and created again it has another uid.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PolicyId {
+    /// Its name.
+    pub key: PolicyKey,
+    /// Its uid.
+    pub uid: Arc<str>,
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// A candidate that is not applied everywhere by then is stalled.
+    pub progress: Duration,
+    /// A retired revision answers at least so long.
+    pub drain: Duration,
+    /// It leaves once no request came for so long.
+    pub quiet: Duration,
+    /// It leaves then in any case.
+    pub longest_drain: Duration,
+    /// A deleted policy answers so long after its webhook went.
+    pub delete_drain: Duration,
+}
+
+/// What became of the newest generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acceptance {
+    /// It is being looked at.
+    Pending,
+    /// It became a revision.
+    Accepted,
+    /// It will not be distributed.
+    Refused(Refusal),
+}
+
+/// Why a generation is not distributed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Its kind.
+    pub reason: RefusalReason,
+    /// What was wrong, where, and what to do.
+    pub message: String,
+}
+
+/// Kinds of refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum RefusalReason {
+    Invalid,
+    PullError,
+    SignatureRejected,
+    TargetNotFound,
+    Conflicted,
+}
+
+/// What happens to a policy.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Its object has this generation.
+    Observed {
+        /// The generation.
+        generation: i64,
+        /// What its spec says of times.
+        timing: Timing,
+    },
+    /// A generation will not be distributed.
+    Refused {
+        /// The generation.
+        generation: i64,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// A generation became a revision, stored as candidate.
+    Ready(Arc<Policy>),
+    /// The webhook names this revision.
+    Flipped(RevisionId),
+    /// The webhook could not be changed; it is tried again.
+    FlipFailed,
+    /// The revision is stored as history.
+    Retired(RevisionId),
+    /// A request came in on a retired path.
+    Request(RevisionId),
+    /// The object is being deleted.
+    Deleted,
+    /// The webhook is gone.
+    Unrouted,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Point the webhook at this revision, if it still names `from`.
+    Flip {
+        /// What it must name now.
+        from: Option<RevisionId>,
+        /// What it is to name.
+        to: Arc<Policy>,
+    },
+    /// Store the revision as history.
+    Retire(RevisionId),
+    /// Remove the webhook.
+    Unroute,
+    /// Nothing of the policy is left in any snapshot.
+    Release,
+    /// The newest generation is enforced, so long after it was seen.
+    Enforced(Duration),
+}
+
+/// A revision on its way.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The revision.
+    pub policy: Arc<Policy>,
+    since: Millis,
+    /// Not applied everywhere in time.
+    pub stalled: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Retired {
+    policy: Arc<Policy>,
+    since: Millis,
+    last_request: Option<Millis>,
+    /// Superseded before it was active: there is nobody to drain for.
+    at_once: bool,
+    asked: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Unrouting,
+    Draining(Millis),
+    Gone,
+}
+
+/// What is stored of a policy when a control plane starts.
+#[derive(Clone, Debug, Default)]
+pub struct Stored {
+    /// What the webhook names.
+    pub active: Option<Arc<Policy>>,
+    /// Candidates, oldest first; only the newest goes on.
+    pub candidates: Vec<Arc<Policy>>,
+    /// Revisions that drain.
+    pub draining: Vec<Arc<Policy>>,
+}
+
+// === impl Rollout ===
+
+impl Rollout {
+    /// A policy that was seen for the first time.
+    pub fn new(id: PolicyId, now: Millis, generation: i64, timing: Timing) -> Self {
+        Self {
+            id,
+            timing,
+            generation,
+            observed_at: now,
+            acceptance: Acceptance::Pending,
+            active: None,
+            candidate: None,
+            retired: Vec::new(),
+            flipping: false,
+            ending: None,
+        }
+    }
+
+    /// Goes on from what is stored. Timers start now: stored times are for people.
+    pub fn restore(mut self, now: Millis, stored: Stored) -> Self {
+        let Stored {
+            active,
+            mut candidates,
+            draining,
+        } = stored;
+        let newest = candidates.pop();
+        self.active = active;
+        self.retired = draining
+            .into_iter()
+            .map(|p| Retired::draining(p, now))
+            .collect();
+        let superseded = candidates.into_iter().map(|p| Retired::superseded(p, now));
+        self.retired.extend(superseded);
+        self.candidate = newest.map(|policy| Candidate::new(policy, now));
+        if self.has_revision_of(self.generation) {
+            self.acceptance = Acceptance::Accepted;
+        }
+        self
+    }
+
+    /// Takes in what happened and appends what is to be done.
+    pub fn step(&mut self, now: Millis, input: Input, out: &mut Vec<Output>) {
+        match input {
+            Input::Observed { generation, timing } => self.observed(now, generation, timing),
+            Input::Refused {
+                generation,
+                refusal,
+            } => {
+                if generation == self.generation {
+                    self.acceptance = Acceptance::Refused(refusal);
+                }
+            }
+            Input::Ready(policy) => self.ready(now, policy),
+            Input::Flipped(revision) => self.flipped(now, &revision, out),
+            Input::FlipFailed => self.flipping = false,
+            Input::Retired(revision) => self.retired.retain(|r| r.policy.revision != revision),
+            Input::Request(revision) => self.request(now, &revision),
+            Input::Deleted => {
+                if self.ending.is_none() {
+                    self.ending = Some(Ending::Unrouting);
+                    out.push(Output::Unroute);
+                }
+            }
+            Input::Unrouted => {
+                if self.ending == Some(Ending::Unrouting) {
+                    self.ending = Some(Ending::Draining(now));
+                }
+            }
+        }
+    }
+
+    /// Looks at what time and replicas brought; `fold` is the candidate's.
+    pub fn settle(
+        &mut self,
+        now: Millis,
+        fold: impl Fn(&RevisionId) -> Fold,
+        out: &mut Vec<Output>,
+    ) {
+        if let Some(Ending::Draining(since)) = self.ending
+            && now.since(since) >= self.timing.delete_drain
+        {
+            self.ending = Some(Ending::Gone);
+            out.push(Output::Release);
+        }
+        if self.ending.is_some() {
+            return;
+        }
+        if let Some(candidate) = &mut self.candidate {
+            let complete = fold(&candidate.policy.revision).complete;
+            candidate.stalled = now.since(candidate.since) >= self.timing.progress && !complete;
+            if complete && !self.flipping {
+                self.flipping = true;
+                out.push(Output::Flip {
+                    from: self.active.as_ref().map(|a| a.revision.clone()),
+                    to: candidate.policy.clone(),
+                });
+            }
+        }
+        self.retire(now, out);
+    }
+
+    /// When time alone changes something next.
+    pub fn deadline(&self) -> Option<Millis> {
+        let ending = match self.ending {
+            Some(Ending::Draining(since)) => return Some(since + self.timing.delete_drain),
+            Some(_) => return None,
+            None => None,
+        };
+        let stall = self.candidate.as_ref().filter(|c| !c.stalled);
+        let stall = stall.map(|c| c.since + self.timing.progress);
+        let drains = self.retired.iter().filter(|r| !r.asked);
+        let drain = drains.map(|r| r.leaves_at(&self.timing)).min();
+        [ending, stall, drain].into_iter().flatten().min()
+    }
+
+    /// What evaluators must hold of this policy.
+    pub fn entries(&self) -> impl Iterator<Item = (&Arc<Policy>, RouteState)> {
+        let gone = self.ending == Some(Ending::Gone);
+        let active = self.active.iter().map(|p| (p, RouteState::Active));
+        let candidate = self
+            .candidate
+            .iter()
+            .map(|c| (&c.policy, RouteState::Candidate));
+        let retired = self.retired.iter().map(|r| {
+            let state = if r.at_once {
+                RouteState::Candidate
+            } else {
+                RouteState::Retired
+            };
+            (&r.policy, state)
+        });
+        active
+            .chain(candidate)
+            .chain(retired)
+            .filter(move |_| !gone)
+    }
+
+    /// The routes that go with [`Rollout::entries`].
+    pub fn routes(&self) -> impl Iterator<Item = Route> {
+        self.entries()
+            .map(|(policy, state)| Route::of(&policy.revision, state))
+    }
+
+    /// Which life of which policy.
+    pub fn id(&self) -> &PolicyId {
+        &self.id
+    }
+
+    /// The newest generation seen.
+    pub fn generation(&self) -> i64 {
+        self.generation
+    }
+
+    /// What became of it.
+    pub fn acceptance(&self) -> &Acceptance {
+        &self.acceptance
+    }
+
+    /// What the webhook names.
+    pub fn active(&self) -> Option<&Arc<Policy>> {
+        self.active.as_ref()
+    }
+
+    /// What is on its way.
+    pub fn candidate(&self) -> Option<&Candidate> {
+        self.candidate.as_ref()
+    }
+
+    /// Whether the policy is being deleted.
+    pub fn is_ending(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    /// Whether nothing is left of it.
+    pub fn is_gone(&self) -> bool {
+        self.ending == Some(Ending::Gone)
+    }
+
+    /// Whether the generation is active or on its way.
+    pub fn has_revision_of(&self, generation: i64) -> bool {
+        let candidate = self.candidate.as_ref().map(|c| &c.policy);
+        let mut both = self.active.iter().chain(candidate);
+        both.any(|p| p.generation == generation)
+    }
+
+    fn observed(&mut self, now: Millis, generation: i64, timing: Timing) {
+        self.timing = timing;
+        if generation > self.generation {
+            self.generation = generation;
+            self.observed_at = now;
+            self.acceptance = Acceptance::Pending;
+        }
+    }
+
+    fn ready(&mut self, now: Millis, policy: Arc<Policy>) {
+        if policy.generation == self.generation {
+            self.acceptance = Acceptance::Accepted;
+        }
+        let known = self
+            .active
+            .iter()
+            .chain(self.candidate.iter().map(|c| &c.policy));
+        if known.map(|p| p.generation).max() >= Some(policy.generation) {
+            return;
+        }
+        if let Some(old) = self.candidate.replace(Candidate::new(policy, now)) {
+            self.retired.push(Retired::superseded(old.policy, now));
+        }
+        self.flipping = false;
+    }
+
+    fn flipped(&mut self, now: Millis, revision: &RevisionId, out: &mut Vec<Output>) {
+        let Some(candidate) = self.candidate.take_if(|c| c.policy.revision == *revision) else {
+            return;
+        };
+        self.flipping = false;
+        if candidate.policy.generation == self.generation {
+            out.push(Output::Enforced(now.since(self.observed_at)));
+        }
+        if let Some(old) = self.active.replace(candidate.policy) {
+            self.retired.push(Retired::draining(old, now));
+        }
+    }
+
+    fn request(&mut self, now: Millis, revision: &RevisionId) {
+        let mut retired = self.retired.iter_mut();
+        if let Some(retired) = retired.find(|r| r.policy.revision == *revision) {
+            retired.last_request = Some(now);
+        }
+    }
+
+    /// Asks for those to leave that have drained, or that are too many.
+    fn retire(&mut self, now: Millis, out: &mut Vec<Output>) {
+        let draining = self
+            .retired
+            .iter()
+            .filter(|r| !r.at_once && !r.asked)
+            .count();
+        let mut excess = draining.saturating_sub(MAX_DRAINING);
+        for retired in self.retired.iter_mut().filter(|r| !r.asked) {
+            let early = !retired.at_once && excess > 0;
+            excess -= usize::from(early);
+            if early || retired.leaves_at(&self.timing) <= now {
+                retired.asked = true;
+                out.push(Output::Retire(retired.policy.revision.clone()));
+            }
+        }
+    }
+}
+
+// === impl Timing ===
+
+impl Timing {
+    /// The times of DESIGN for a webhook with this timeout.
+    pub fn for_webhook(progress: Duration, webhook_timeout: Duration) -> Self {
+        Self {
+            progress,
+            // Twice the timeout: a request that an API server sent just before it saw the
+            // new path is answered, its retry too.
+            drain: Duration::from_secs(60).max(2 * webhook_timeout),
+            quiet: Duration::from_secs(30),
+            longest_drain: Duration::from_secs(600),
+            delete_drain: Duration::from_secs(10),
+        }
+    }
+
+    /// The same with every drain as short as `drain`.
+    pub fn with_drain(self, drain: Duration) -> Self {
+        Self {
+            drain,
+            quiet: self.quiet.min(drain),
+            delete_drain: drain,
+            ..self
+        }
+    }
+}
+
+// === impl Candidate ===
+
+impl Candidate {
+    fn new(policy: Arc<Policy>, since: Millis) -> Self {
+        Self {
+            policy,
+            since,
+            stalled: false,
+        }
+    }
+}
+
+// === impl Retired ===
+
+impl Retired {
+    fn draining(policy: Arc<Policy>, since: Millis) -> Self {
+        Self {
+            policy,
+            since,
+            last_request: None,
+            at_once: false,
+            asked: false,
+        }
+    }
+
+    fn superseded(policy: Arc<Policy>, since: Millis) -> Self {
+        Self {
+            at_once: true,
+            ..Self::draining(policy, since)
+        }
+    }
+
+    fn leaves_at(&self, timing: &Timing) -> Millis {
+        if self.at_once {
+            return self.since;
+        }
+        let quiet = self.last_request.map(|at| at + timing.quiet);
+        let drained = (self.since + timing.drain).max(quiet.unwrap_or_default());
+        drained.min(self.since + timing.longest_drain)
+    }
+}
+
+// === impl RefusalReason ===
+
+impl RefusalReason {
+    /// As it stands in a condition.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RefusalReason::Invalid => "Invalid",
+            RefusalReason::PullError => "PullError",
+            RefusalReason::SignatureRejected => "SignatureRejected",
+            RefusalReason::TargetNotFound => "TargetNotFound",
+            RefusalReason::Conflicted => "Conflicted",
+        }
+    }
+}
