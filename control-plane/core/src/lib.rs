@@ -6,6 +6,8 @@
 
 pub mod coalesce;
 pub mod digest;
+#[cfg(test)]
+mod fixtures;
 pub mod fleet;
 pub mod plane;
 pub mod policy;
