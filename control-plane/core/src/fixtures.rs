@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::{
     digest::Digest,
-    policy::{Content, Limits, Mode, Policy, PolicyKey, RevisionId},
+    fleet::Node,
+    policy::{Content, DEFAULT_SERVER, Limits, Mode, Policy, PolicyKey, RevisionId},
     rollout::PolicyId,
-    session::{Failure, Rejection, Stage},
+    session::{Failure, Refused, Rejection, Report, Stage, Taken},
     snapshot::{Route, RouteState, Snapshot},
 };
 
@@ -69,5 +70,51 @@ pub(crate) fn mk_failure(message: &str) -> Failure {
     Failure {
         code: 3,
         message: message.into(),
+    }
+}
+
+pub(crate) fn mk_node(name: &str, instance: &str) -> Node {
+    Node {
+        id: name.into(),
+        policy_server: DEFAULT_SERVER.into(),
+        instance_uid: instance.into(),
+        ..Node::default()
+    }
+}
+
+/// What a stream reports whose replica took `snapshot` without `rejected`.
+pub(crate) fn mk_taken(snapshot: &Arc<Snapshot>, rejected: &[Rejection]) -> Report {
+    let refused = rejected.first().map(|r| Refused {
+        snapshot: snapshot.clone(),
+        whole: false,
+        failure: r.failure.clone(),
+    });
+    Report {
+        taken: Some(Taken {
+            snapshot: snapshot.clone(),
+            rejected: rejected.to_vec(),
+        }),
+        sent: Some(snapshot.version()),
+        acked: rejected.is_empty().then(|| snapshot.version()),
+        refused,
+        ..Report::default()
+    }
+}
+
+/// What a stream reports whose replica refused `snapshot` whole and has `before`.
+pub(crate) fn mk_refused(snapshot: &Arc<Snapshot>, before: Option<&Arc<Snapshot>>) -> Report {
+    Report {
+        taken: before.map(|snapshot| Taken {
+            snapshot: snapshot.clone(),
+            rejected: Vec::new(),
+        }),
+        sent: Some(snapshot.version()),
+        acked: before.map(|s| s.version()),
+        refused: Some(Refused {
+            snapshot: snapshot.clone(),
+            whole: true,
+            failure: mk_failure("version does not match"),
+        }),
+        ..Report::default()
     }
 }

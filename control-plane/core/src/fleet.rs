@@ -66,6 +66,8 @@ pub struct Replica {
     pub report: Report,
     /// The last set that it took, on this stream or an earlier one of the same process.
     pub taken: Option<Taken>,
+    /// What it had taken when its stream opened.
+    before: Option<Taken>,
 }
 
 /// What a replica says of itself: informative, apart from its name and instance.
@@ -209,6 +211,7 @@ impl Fleet {
         if replica.node.instance_uid != node.instance_uid {
             replica.taken = None;
         }
+        replica.before.clone_from(&replica.taken);
         replica.node = node;
         replica.identity = identity;
         replica.link = Link::Open { stream };
@@ -227,9 +230,9 @@ impl Fleet {
         self.unlist(&name);
         if let Some(replica) = self.replicas.get_mut(&name) {
             replica.last_seen = Some(now);
-            if report.taken.is_some() {
-                replica.taken.clone_from(&report.taken);
-            }
+            // A stream that took nothing, or took it back, leaves what was before it.
+            let taken = report.taken.as_ref().or(replica.before.as_ref());
+            replica.taken = taken.cloned();
             replica.report = report;
         }
         self.list(&name);
@@ -420,7 +423,10 @@ impl Fleet {
     fn refusal(&self, name: &str, revision: &RevisionId) -> Option<Standing> {
         let replica = self.replicas.get(name)?;
         let rejected = replica.taken.iter().flat_map(|t| &t.rejected);
-        let named = rejected.cloned().find(|r| r.revision == *revision);
+        let named = rejected
+            .into_iter()
+            .find(|r| r.revision == *revision)
+            .cloned();
         named
             .map(Standing::Rejected)
             .or_else(|| replica.report.refused.clone().map(Standing::Refused))

@@ -30,7 +30,8 @@ pub struct Rollout {
     active: Option<Arc<Policy>>,
     candidate: Option<Candidate>,
     retired: Vec<Retired>,
-    flipping: bool,
+    /// What the webhook is being pointed at, until it is known how that went.
+    flipping: Option<RevisionId>,
     ending: Option<Ending>,
 }
 
@@ -106,6 +107,8 @@ pub enum Input {
         /// Why.
         refusal: Refusal,
     },
+    /// What stood against the newest generation is gone.
+    Reconsidered,
     /// A generation became a revision, stored as candidate.
     Ready(Arc<Policy>),
     /// The webhook names this revision.
@@ -150,6 +153,8 @@ pub struct Candidate {
     since: Millis,
     /// Not applied everywhere in time.
     pub stalled: bool,
+    /// The time is over, applied or not: nothing more to wait for.
+    overdue: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -194,7 +199,7 @@ impl Rollout {
             active: None,
             candidate: None,
             retired: Vec::new(),
-            flipping: false,
+            flipping: None,
             ending: None,
         }
     }
@@ -204,9 +209,14 @@ impl Rollout {
         let Stored {
             active,
             mut candidates,
-            draining,
+            mut draining,
         } = stored;
-        let newest = candidates.pop();
+        // A phase may not have been stored before the end of the process that asked for it.
+        let named = |p: &Arc<Policy>| active.as_ref().is_some_and(|a| a.revision == p.revision);
+        candidates.retain(|p| !named(p));
+        draining.retain(|p| !named(p));
+        let newer = |p: &Arc<Policy>| active.as_ref().is_none_or(|a| a.generation < p.generation);
+        let newest = candidates.pop_if(|p| newer(p));
         self.active = active;
         self.retired = draining
             .into_iter()
@@ -233,9 +243,15 @@ impl Rollout {
                     self.acceptance = Acceptance::Refused(refusal);
                 }
             }
+            Input::Reconsidered => {
+                self.acceptance = match self.has_revision_of(self.generation) {
+                    true => Acceptance::Accepted,
+                    false => Acceptance::Pending,
+                }
+            }
             Input::Ready(policy) => self.ready(now, policy),
             Input::Flipped(revision) => self.flipped(now, &revision, out),
-            Input::FlipFailed => self.flipping = false,
+            Input::FlipFailed => self.flipping = None,
             Input::Retired(revision) => self.retired.retain(|r| r.policy.revision != revision),
             Input::Request(revision) => self.request(now, &revision),
             Input::Deleted => {
@@ -270,9 +286,10 @@ impl Rollout {
         }
         if let Some(candidate) = &mut self.candidate {
             let complete = fold(&candidate.policy.revision).complete;
-            candidate.stalled = now.since(candidate.since) >= self.timing.progress && !complete;
-            if complete && !self.flipping {
-                self.flipping = true;
+            candidate.overdue = now.since(candidate.since) >= self.timing.progress;
+            candidate.stalled = candidate.overdue && !complete;
+            if complete && self.flipping.is_none() {
+                self.flipping = Some(candidate.policy.revision.clone());
                 out.push(Output::Flip {
                     from: self.active.as_ref().map(|a| a.revision.clone()),
                     to: candidate.policy.clone(),
@@ -289,9 +306,9 @@ impl Rollout {
             Some(_) => return None,
             None => None,
         };
-        let stall = self.candidate.as_ref().filter(|c| !c.stalled);
+        let stall = self.candidate.as_ref().filter(|c| !c.overdue);
         let stall = stall.map(|c| c.since + self.timing.progress);
-        let drains = self.retired.iter().filter(|r| !r.asked);
+        let drains = self.retired.iter().filter(|r| self.may_leave(r));
         let drain = drains.map(|r| r.leaves_at(&self.timing)).min();
         [ending, stall, drain].into_iter().flatten().min()
     }
@@ -389,20 +406,36 @@ impl Rollout {
         if let Some(old) = self.candidate.replace(Candidate::new(policy, now)) {
             self.retired.push(Retired::superseded(old.policy, now));
         }
-        self.flipping = false;
     }
 
     fn flipped(&mut self, now: Millis, revision: &RevisionId, out: &mut Vec<Output>) {
-        let Some(candidate) = self.candidate.take_if(|c| c.policy.revision == *revision) else {
+        self.flipping.take_if(|r| *r == *revision);
+        let Some(policy) = self.take(revision) else {
             return;
         };
-        self.flipping = false;
-        if candidate.policy.generation == self.generation {
+        if policy.generation == self.generation {
             out.push(Output::Enforced(now.since(self.observed_at)));
         }
-        if let Some(old) = self.active.replace(candidate.policy) {
+        if let Some(old) = self.active.replace(policy) {
             self.retired.push(Retired::draining(old, now));
         }
+    }
+
+    /// Takes out the candidate of this name, even if it was superseded while the webhook
+    /// was being changed: the webhook names it, so it must be answered.
+    fn take(&mut self, revision: &RevisionId) -> Option<Arc<Policy>> {
+        if let Some(c) = self.candidate.take_if(|c| c.policy.revision == *revision) {
+            return Some(c.policy);
+        }
+        let superseded = |r: &Retired| r.at_once && r.policy.revision == *revision;
+        let at = self.retired.iter().position(superseded)?;
+        Some(self.retired.remove(at).policy)
+    }
+
+    /// Whether it may be asked to leave: not twice, and not while the webhook may come to
+    /// name it.
+    fn may_leave(&self, retired: &Retired) -> bool {
+        !retired.asked && self.flipping.as_ref() != Some(&retired.policy.revision)
     }
 
     fn request(&mut self, now: Millis, revision: &RevisionId) {
@@ -414,13 +447,13 @@ impl Rollout {
 
     /// Asks for those to leave that have drained, or that are too many.
     fn retire(&mut self, now: Millis, out: &mut Vec<Output>) {
-        let draining = self
-            .retired
-            .iter()
-            .filter(|r| !r.at_once && !r.asked)
-            .count();
-        let mut excess = draining.saturating_sub(MAX_DRAINING);
-        for retired in self.retired.iter_mut().filter(|r| !r.asked) {
+        let draining = self.retired.iter().filter(|r| !r.at_once && !r.asked);
+        let mut excess = draining.count().saturating_sub(MAX_DRAINING);
+        for at in 0..self.retired.len() {
+            if !self.may_leave(&self.retired[at]) {
+                continue;
+            }
+            let retired = &mut self.retired[at];
             let early = !retired.at_once && excess > 0;
             excess -= usize::from(early);
             if early || retired.leaves_at(&self.timing) <= now {
@@ -466,6 +499,7 @@ impl Candidate {
             policy,
             since,
             stalled: false,
+            overdue: false,
         }
     }
 }
