@@ -1,0 +1,173 @@
+//! Which blob of a manifest is the module.
+
+use assent_core::digest::Digest;
+use serde::Deserialize;
+
+/// Manifests of one artefact, and indexes of several, by both families of names.
+pub(super) const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, \
+     application/vnd.docker.distribution.manifest.v2+json, \
+     application/vnd.oci.image.index.v1+json, \
+     application/vnd.docker.distribution.manifest.list.v2+json";
+
+/// How layers that are WebAssembly call themselves: Kubewarden's policies, and the
+/// convention that came after.
+const WASM_LAYERS: [&str; 3] = [
+    "application/vnd.wasm.content.layer.v1+wasm",
+    "application/vnd.module.wasm.content.layer.v1+wasm",
+    "application/wasm",
+];
+
+/// What a manifest leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// The module.
+    Layer(Layer),
+    /// Another manifest.
+    Index(Digest),
+}
+
+/// A blob that is a module.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Layer {
+    pub(super) digest: Digest,
+    pub(super) size: u64,
+}
+
+/// Why a manifest is not that of a policy. Repeats nothing of it.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Error {
+    #[error("its manifest is not one of OCI or Docker, version 2")]
+    Malformed,
+    #[error("its manifest has {0} WebAssembly layers instead of one")]
+    Layers(usize),
+    #[error("it is an index with {0} manifests for WebAssembly instead of one")]
+    Entries(usize),
+    #[error("its manifest names a blob by something other than a SHA-256 digest")]
+    Digest,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Manifest {
+    schema_version: u32,
+    #[serde(default)]
+    layers: Option<Vec<Descriptor>>,
+    #[serde(default)]
+    manifests: Option<Vec<Descriptor>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    #[serde(default)]
+    media_type: String,
+    digest: String,
+    size: u64,
+    #[serde(default)]
+    platform: Option<Platform>,
+}
+
+#[derive(Deserialize)]
+struct Platform {
+    #[serde(default)]
+    architecture: String,
+}
+
+pub(super) fn read(json: &[u8]) -> Result<Content, Error> {
+    let manifest: Manifest = serde_json::from_slice(json).map_err(|_| Error::Malformed)?;
+    if manifest.schema_version != 2 {
+        return Err(Error::Malformed);
+    }
+    if let Some(entries) = manifest.manifests {
+        return index(entries);
+    }
+    let mut layers = manifest.layers.ok_or(Error::Malformed)?;
+    layers.retain(|layer| WASM_LAYERS.contains(&layer.media_type.as_str()));
+    let [layer] = layers.as_slice() else {
+        return Err(Error::Layers(layers.len()));
+    };
+    Ok(Content::Layer(Layer {
+        digest: layer.digest()?,
+        size: layer.size,
+    }))
+}
+
+/// Modules run everywhere: an entry is for WebAssembly, or for no platform at all.
+fn index(mut entries: Vec<Descriptor>) -> Result<Content, Error> {
+    entries.retain(|entry| {
+        let platform = entry.platform.as_ref();
+        platform.is_none_or(|platform| platform.architecture == "wasm")
+    });
+    match entries.as_slice() {
+        [entry] => Ok(Content::Index(entry.digest()?)),
+        entries => Err(Error::Entries(entries.len())),
+    }
+}
+
+// === impl Descriptor ===
+
+impl Descriptor {
+    fn digest(&self) -> Result<Digest, Error> {
+        self.digest.parse().map_err(|_| Error::Digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KUBEWARDEN: &str = "application/vnd.wasm.content.layer.v1+wasm";
+
+    fn layer(media_type: &str, digest: &str) -> String {
+        format!(r#"{{"mediaType": "{media_type}", "digest": "{digest}", "size": 7}}"#)
+    }
+
+    fn manifest(layers: &[String]) -> String {
+        let layers = layers.join(",");
+        format!(r#"{{"schemaVersion": 2, "config": {{}}, "layers": [{layers}]}}"#)
+    }
+
+    #[test]
+    fn the_wasm_layer_is_found() {
+        let digest = Digest::of(b"module");
+        for media_type in WASM_LAYERS {
+            let other = layer("application/vnd.oci.image.layer.v1.tar", "sha256:0");
+            let manifest = manifest(&[other, layer(media_type, &digest.to_string())]);
+            let expect = Content::Layer(Layer { digest, size: 7 });
+            assert_eq!(read(manifest.as_bytes()), Ok(expect));
+        }
+    }
+
+    #[test]
+    fn an_index_leads_on() {
+        let digest = Digest::of(b"manifest").to_string();
+        let entry = |platform: &str| format!(r#"{{"digest": "{digest}", "size": 1{platform}}}"#);
+        let index = |entries: &[String]| {
+            let entries = entries.join(",");
+            read(format!(r#"{{"schemaVersion": 2, "manifests": [{entries}]}}"#).as_bytes())
+        };
+        let wasm = entry(r#", "platform": {"architecture": "wasm", "os": "wasip1"}"#);
+        let amd64 = entry(r#", "platform": {"architecture": "amd64", "os": "linux"}"#);
+        let expect = Ok(Content::Index(Digest::of(b"manifest")));
+        assert_eq!(index(&[amd64.clone(), wasm]), expect);
+        assert_eq!(index(&[entry("")]), expect);
+        assert_eq!(index(&[amd64]), Err(Error::Entries(0)));
+        assert_eq!(index(&[entry(""), entry("")]), Err(Error::Entries(2)));
+    }
+
+    #[test]
+    fn what_is_no_policy_is_refused() {
+        let digest = Digest::of(b"").to_string();
+        let wasm = layer(KUBEWARDEN, &digest);
+        let check = |json: &str, expect: Error| assert_eq!(read(json.as_bytes()), Err(expect));
+        check("{}", Error::Malformed);
+        check("secret", Error::Malformed);
+        check(r#"{"schemaVersion": 1, "layers": []}"#, Error::Malformed);
+        check(r#"{"schemaVersion": 2}"#, Error::Malformed);
+        check(&manifest(&[]), Error::Layers(0));
+        check(&manifest(&[layer("image", &digest)]), Error::Layers(0));
+        check(&manifest(&[wasm.clone(), wasm]), Error::Layers(2));
+        let bad = manifest(&[layer(KUBEWARDEN, "sha256:../../x")]);
+        check(&bad, Error::Digest);
+    }
+}

@@ -1,0 +1,136 @@
+//! The child's side.
+
+use std::{
+    io::{self, Read, Write},
+    process::ExitCode,
+};
+
+use assent_core::digest::Digest;
+use assent_wasm::{
+    Abi, Engine, EngineConfig, Inspection, Limits, Module, Policy, PolicySpec, PolicyType,
+};
+use bytes::Bytes;
+
+use super::{
+    frame::{self, Order, Tag},
+    limits,
+    report::{Facts, Refused, Stage, VetRequest},
+};
+use crate::store::MAX_MODULE_BYTES;
+
+/// Vets one module: the whole of a process that a [`super::Vetter`] starts.
+///
+/// Reads the order from standard input and reports on standard output; call it before
+/// anything else, and print nothing.
+pub fn child_main() -> ExitCode {
+    match run(&mut io::stdin().lock(), &mut io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The parent logs it.
+            let _ = writeln!(io::stderr(), "failed to vet a module: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
+    limits::confine()?;
+    let Order { limits, request } = frame::read_order(input)?;
+    limits.apply()?;
+    let mut module = Vec::new();
+    input
+        .take(MAX_MODULE_BYTES as u64 + 1)
+        .read_to_end(&mut module)?;
+    let engine = Engine::new(EngineConfig::small()).map_err(io::Error::other)?;
+    let result = match compile(&engine, &module, &request, output)? {
+        Ok(module) => try_out(&engine, &module, &request),
+        Err(refused) => Err(refused),
+    };
+    frame::write(output, Tag::Result, &serde_json::to_vec(&result)?)?;
+    output.flush()
+}
+
+/// Everything that runs no code of the guest. What it finds goes out at once.
+fn compile(
+    engine: &Engine,
+    wasm: &[u8],
+    request: &VetRequest,
+    output: &mut impl Write,
+) -> io::Result<Result<Module, Refused>> {
+    let (inspection, abi) = match inspect(wasm, request) {
+        Ok(found) => found,
+        Err(refused) => return Ok(Err(refused)),
+    };
+    let artefact = match engine.precompile(wasm) {
+        Ok(artefact) => artefact,
+        Err(error) => return Ok(refuse(Stage::Compile, error)),
+    };
+    let facts = Facts {
+        abi: abi.to_string(),
+        metadata: inspection.metadata,
+        size: inspection.size,
+        engine: engine.fingerprint().to_owned(),
+    };
+    frame::write(output, Tag::Facts, &serde_json::to_vec(&facts)?)?;
+    if request.artefact {
+        frame::write(output, Tag::Artefact, &artefact)?;
+    }
+    output.flush()?;
+    let digest = Digest::of(&artefact);
+    Ok(engine
+        .load(&artefact, digest.as_bytes())
+        .or_else(|error| refuse(Stage::Compile, error)))
+}
+
+fn inspect(wasm: &[u8], request: &VetRequest) -> Result<(Inspection, Abi), Refused> {
+    let inspection = assent_wasm::inspect(wasm).or_else(|error| refuse(Stage::Inspect, error))?;
+    if let Some(problem) = &inspection.problem {
+        return refuse(Stage::Inspect, problem);
+    }
+    let Some(abi) = inspection.abi else {
+        return refuse(Stage::Inspect, "the module fits no known ABI");
+    };
+    match &request.abi {
+        Some(wanted) if wanted != abi.as_str() => refuse(
+            Stage::Inspect,
+            format!("the module has the ABI {abi}, not {wanted}"),
+        ),
+        _ => Ok((inspection, abi)),
+    }
+}
+
+/// Everything that runs code of the guest.
+fn try_out(engine: &Engine, module: &Module, request: &VetRequest) -> Result<(), Refused> {
+    let spec = spec(module.inspection(), request)?;
+    let failed = |error: assent_wasm::PrepareError| Refused {
+        stage: error.stage().into(),
+        message: error.to_string(),
+    };
+    let policy = Policy::prepare(engine, module, spec).map_err(failed)?;
+    policy.validate_settings().map_err(failed)?;
+    policy.self_test().map_err(failed)
+}
+
+fn spec(inspection: &Inspection, request: &VetRequest) -> Result<PolicySpec, Refused> {
+    let Some(abi) = inspection.abi else {
+        return refuse(Stage::Inspect, "the module fits no known ABI");
+    };
+    let named = || inspection.host_capabilities().to_vec();
+    let metadata = inspection.metadata.as_ref();
+    Ok(PolicySpec {
+        settings_json: Bytes::from(request.settings_json.clone()),
+        mutating: request.mutating,
+        limits: Limits::from(request.limits),
+        entrypoint: request.entrypoint.clone(),
+        host_capabilities: request.host_capabilities.clone().unwrap_or_else(named),
+        raw: metadata.is_some_and(|metadata| metadata.policy_type == PolicyType::Raw),
+        ..PolicySpec::new(abi)
+    })
+}
+
+fn refuse<T>(stage: Stage, message: impl ToString) -> Result<T, Refused> {
+    Err(Refused {
+        stage,
+        message: message.to_string(),
+    })
+}

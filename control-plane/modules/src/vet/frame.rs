@@ -1,0 +1,197 @@
+//! What goes through the pipes: `tag (1) || length (4, big endian) || bytes`.
+//!
+//! In: one order, then the module up to the end. Out: facts and the artefact, both
+//! written before any code of the guest runs, so that nothing a guest does can change
+//! them; then the result.
+
+use std::io::{self, Read, Write};
+
+use assent_core::digest::Digest;
+use bytes::{Buf, Bytes};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{
+    limits::ProcessLimits,
+    report::{Accepted, Artefact, Facts, Refused, VetReport, VetRequest},
+};
+
+/// Room for everything that is no artefact: metadata is at most 4 MiB.
+pub(super) const OVERHEAD: usize = 16 << 20;
+
+/// Settings are at most what an object of the API server holds, 1.5 MiB, escaped.
+const MAX_ORDER_BYTES: usize = 16 << 20;
+
+/// What the child is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub(super) limits: ProcessLimits,
+    pub(super) request: VetRequest,
+}
+
+/// Everything that a child said.
+#[derive(Default)]
+pub(super) struct Frames {
+    facts: Option<Facts>,
+    artefact: Option<Bytes>,
+    result: Option<Result<(), Refused>>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Tag {
+    Order = b'O' as isize,
+    Facts = b'F' as isize,
+    Artefact = b'A' as isize,
+    Result = b'R' as isize,
+}
+
+/// The bytes of an order, to be followed by the module.
+pub(super) fn order(order: &Order) -> Vec<u8> {
+    let json = serde_json::to_vec(order).expect("an order must be representable as JSON");
+    let mut bytes = Vec::with_capacity(json.len() + 5);
+    write(&mut bytes, Tag::Order, &json).expect("writing to memory must not fail");
+    bytes
+}
+
+/// Reads an order; the module follows.
+pub(super) fn read_order(input: &mut impl Read) -> io::Result<Order> {
+    let mut head = [0; 5];
+    input.read_exact(&mut head)?;
+    let [tag, length @ ..] = head;
+    let length = u32::from_be_bytes(length) as usize;
+    if tag != Tag::Order as u8 || length > MAX_ORDER_BYTES {
+        return Err(io::Error::other("not an order to vet a module"));
+    }
+    let mut json = vec![0; length];
+    input.read_exact(&mut json)?;
+    Ok(serde_json::from_slice(&json)?)
+}
+
+pub(super) fn write(output: &mut impl Write, tag: Tag, bytes: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+    output.write_all(&[tag as u8])?;
+    output.write_all(&length.to_be_bytes())?;
+    output.write_all(bytes)
+}
+
+// === impl Frames ===
+
+impl Frames {
+    /// Reads all that a child wrote before it ended in good order.
+    pub(super) fn read(mut bytes: Bytes) -> Result<VetReport, String> {
+        let mut frames = Self::default();
+        while !bytes.is_empty() {
+            frames.take(&mut bytes)?;
+        }
+        frames.report()
+    }
+
+    fn take(&mut self, bytes: &mut Bytes) -> Result<(), String> {
+        if bytes.len() < 5 {
+            return Err("it is cut short".to_owned());
+        }
+        let tag = bytes.get_u8();
+        let length = bytes.get_u32() as usize;
+        if bytes.len() < length {
+            return Err("it is cut short".to_owned());
+        }
+        let content = bytes.split_to(length);
+        // The first of each counts: what was said before the guest ran.
+        match tag {
+            b'F' if self.facts.is_none() => self.facts = Some(json(&content)?),
+            b'A' if self.artefact.is_none() => self.artefact = Some(content),
+            b'R' if self.result.is_none() => self.result = Some(json(&content)?),
+            _ => return Err("it says something that was not asked".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn report(self) -> Result<VetReport, String> {
+        match self.result.ok_or("it has no result")? {
+            Err(refused) => Ok(VetReport::Refused(refused)),
+            Ok(()) => {
+                let facts = self.facts.ok_or("it says nothing about the module")?;
+                let artefact = self.artefact.map(|bytes| Artefact {
+                    engine: facts.engine.clone(),
+                    digest: Digest::of(&bytes),
+                    bytes,
+                });
+                Ok(VetReport::Accepted(Accepted { facts, artefact }))
+            }
+        }
+    }
+}
+
+fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(bytes).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const FACTS: &str = r#"{"abi": "wapc", "metadata": null, "size": 8, "engine": "e"}"#;
+    const OK: &str = r#"{"Ok": null}"#;
+
+    fn read(frames: &[(Tag, &str)]) -> Result<VetReport, String> {
+        let mut bytes = Vec::new();
+        for (tag, content) in frames {
+            write(&mut bytes, *tag, content.as_bytes()).unwrap();
+        }
+        Frames::read(bytes.into())
+    }
+
+    #[test]
+    fn a_report_is_put_together() {
+        let frames = [
+            (Tag::Facts, FACTS),
+            (Tag::Artefact, "code"),
+            (Tag::Result, OK),
+        ];
+        let VetReport::Accepted(accepted) = read(&frames).unwrap() else {
+            panic!("must be accepted");
+        };
+        assert_eq!(accepted.facts.abi, "wapc");
+        let artefact = accepted.artefact.unwrap();
+        assert_eq!(artefact.engine, "e");
+        assert_eq!(artefact.digest, Digest::of(b"code"));
+        assert_eq!(artefact.bytes, "code");
+    }
+
+    #[test]
+    fn what_came_later_does_not_replace_what_came_first() {
+        let frames = [(Tag::Facts, FACTS), (Tag::Artefact, "code")];
+        let forged = [
+            frames[0],
+            frames[1],
+            (Tag::Artefact, "evil"),
+            (Tag::Result, OK),
+        ];
+        assert!(read(&forged).is_err());
+    }
+
+    #[test]
+    fn half_a_report_is_none() {
+        assert!(read(&[]).is_err());
+        assert!(read(&[(Tag::Facts, FACTS)]).is_err());
+        assert!(read(&[(Tag::Result, OK)]).is_err());
+        assert!(Frames::read(Bytes::from_static(b"R\0\0\0\x09{")).is_err());
+        assert!(Frames::read(Bytes::from_static(b"R\0")).is_err());
+        assert!(Frames::read(Bytes::from_static(b"usage: something else")).is_err());
+    }
+
+    #[test]
+    fn orders_survive_the_pipe() {
+        let sent = Order {
+            limits: ProcessLimits::new(1 << 20, std::time::Duration::from_secs(1)),
+            request: VetRequest::new("{\"a\": 1}"),
+        };
+        let mut bytes = order(&sent);
+        bytes.extend_from_slice(b"module");
+        let mut input = bytes.as_slice();
+        let read = read_order(&mut input).unwrap();
+        assert_eq!(read.request.settings_json, sent.request.settings_json);
+        assert_eq!(read.limits, sent.limits);
+        assert_eq!(input, b"module");
+    }
+}
