@@ -1,0 +1,124 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+
+fn module(text: &str) -> Inspection {
+    inspect(&wat::parse_str(text).unwrap()).unwrap()
+}
+
+fn with_metadata(metadata: &str, rest: &str) -> Inspection {
+    let escaped: String = metadata
+        .bytes()
+        .map(|byte| format!("\\{byte:02x}"))
+        .collect();
+    module(&format!(
+        r#"(module (@custom "io.kubewarden.metadata" "{escaped}") {rest})"#
+    ))
+}
+
+#[track_caller]
+fn check(inspection: &Inspection, abi: Option<Abi>, problem: &str) {
+    assert_eq!(inspection.abi, abi);
+    let found = inspection.problem.as_deref().unwrap_or_default();
+    assert_eq!(found.is_empty(), problem.is_empty(), "{found}");
+    assert!(found.contains(problem), "{found}");
+}
+
+const WAPC: &str = r#"(import "wapc" "__guest_error" (func (param i32 i32))) (memory (export "memory") 1)
+    (func (export "__guest_call") (param i32 i32) (result i32) (i32.const 0))"#;
+const OPA: &str = r#"(import "env" "memory" (memory 2)) (import "env" "opa_abort" (func (param i32)))
+    (func (export "opa_json_parse")) (func (export "opa_malloc")) (func (export "opa_eval_ctx_new"))"#;
+const WASI: &str = r#"(import "wasi_snapshot_preview1" "proc_exit" (func (param i32))) (memory (export "memory") 1)
+    (func (export "_start"))"#;
+
+#[test]
+fn abis_are_recognised_by_imports_and_exports() {
+    check(&module(&format!("(module {WAPC})")), Some(Abi::Wapc), "");
+    check(&module(&format!("(module {OPA})")), Some(Abi::Opa), "");
+    check(&module(&format!("(module {WASI})")), Some(Abi::Wasi), "");
+    check(&module("(module)"), None, "imports nothing");
+    check(&module(r#"(module (import "a" "b" (func)))"#), None, "a.b");
+}
+
+#[test]
+fn metadata_decides_before_the_shape() {
+    let gatekeeper = with_metadata(
+        r#"{"protocolVersion":"v1","executionMode":"gatekeeper","rules":[]}"#,
+        OPA,
+    );
+    check(&gatekeeper, Some(Abi::Gatekeeper), "");
+    assert_eq!(
+        gatekeeper.metadata.unwrap().execution_mode.as_deref(),
+        Some("gatekeeper")
+    );
+    check(&with_metadata("{}", WAPC), Some(Abi::Wapc), "");
+    check(
+        &with_metadata(r#"{"executionMode":"wasi"}"#, WAPC),
+        Some(Abi::Wasi),
+        "must export _start",
+    );
+    check(
+        &with_metadata(r#"{"executionMode":"gatekeeper"}"#, WASI),
+        Some(Abi::Gatekeeper),
+        "must export",
+    );
+}
+
+#[test]
+fn metadata_that_can_not_be_read_is_a_problem() {
+    check(
+        &with_metadata("nonsense", WAPC),
+        None,
+        "failed to parse the metadata",
+    );
+    check(
+        &with_metadata(r#"{"executionMode":"future"}"#, WAPC),
+        None,
+        "future",
+    );
+    check(
+        &with_metadata(r#"{"protocolVersion":"v2"}"#, WAPC),
+        None,
+        "v2",
+    );
+}
+
+#[test]
+fn metadata_may_be_null_where_it_may_be_absent() {
+    let nulls = r#"{"protocolVersion":"v1","rules":null,"annotations":null,"mutating":null,"contextAwareResources":null,"hostCapabilities":null,"policyType":null,"new":1}"#;
+    check(&with_metadata(nulls, WAPC), Some(Abi::Wapc), "");
+}
+
+#[test]
+fn host_capabilities_are_read() {
+    let inspection = with_metadata(r#"{"hostCapabilities":["net/*"],"policyType":"raw"}"#, WAPC);
+    assert_eq!(inspection.host_capabilities(), ["net/*"]);
+    assert_eq!(
+        inspection.metadata.unwrap().policy_type,
+        crate::PolicyType::Raw
+    );
+}
+
+#[test]
+fn unknown_imports_are_named() {
+    let text = format!(r#"(module (import "env" "surprise" (func)) {WAPC})"#);
+    check(&module(&text), Some(Abi::Wapc), "env.surprise");
+}
+
+#[test]
+fn the_digest_is_that_of_the_bytes() {
+    let wasm = wat::parse_str("(module)").unwrap();
+    let inspection = inspect(&wasm).unwrap();
+    assert_eq!(
+        inspection.digest,
+        "sha256:93a44bbb96c751218e4c00d479e4c14358122a389acca16205b1e4d0dc5f9476"
+    );
+    assert_eq!(inspection.size, 8);
+}
+
+#[test]
+fn a_module_that_is_too_large_is_not_read() {
+    assert!(matches!(
+        inspect(&vec![0; MAX_MODULE_BYTES + 1]),
+        Err(InspectError::TooLarge { .. })
+    ));
+}

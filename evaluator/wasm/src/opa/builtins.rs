@@ -1,0 +1,193 @@
+//! Builtins that OPA leaves to the host of a module.
+//!
+//! Host code can't be interrupted, so everything here takes time and memory in proportion to its arguments,
+//! or refuses. That is why builtins of `regorus` are named one by one.
+
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use regorus::Value;
+
+use super::value;
+use crate::sandbox::Stop;
+
+mod bounded;
+mod crypto;
+mod encoding;
+mod net;
+mod rego;
+mod sprintf;
+
+/// The builtins of one module, by number.
+#[derive(Default)]
+pub(super) struct Table(Vec<Option<Builtin>>);
+
+/// What is the same for all calls of one evaluation.
+pub(super) struct Context {
+    pub(super) now: Option<SystemTime>,
+}
+
+/// A builtin that a module asks for.
+pub(super) struct Builtin {
+    name: String,
+    function: Function,
+}
+
+/// What a call gives: no value means undefined.
+#[derive(Default)]
+pub(super) struct Reply {
+    pub(super) value: Option<Value>,
+    pub(super) log: Option<String>,
+}
+
+/// A builtin written here. `None` is undefined: wrong arguments are no error in Rego.
+type Own = fn(&[Value]) -> Option<Value>;
+
+enum Function {
+    Own(Own),
+    Regorus(rego::Function),
+    Now,
+    Print,
+    Refused(&'static str),
+    Unknown,
+}
+
+/// More than all builtins of Rego.
+const MOST: i32 = 1_000;
+
+const NO_NETWORK: &str = "policies have no network";
+const NO_BOUND: &str = "its cost has no bound";
+
+// === impl Table ===
+
+impl Table {
+    /// Fails with a number that no list of builtins has.
+    pub(super) fn new(names: BTreeMap<String, i32>) -> Result<Self, i32> {
+        let mut table = Vec::new();
+        for (name, number) in names {
+            let index = usize::try_from(number)
+                .ok()
+                .filter(|_| number < MOST)
+                .ok_or(number)?;
+            if table.len() <= index {
+                table.resize_with(index + 1, || None);
+            }
+            table[index] = Some(Builtin {
+                function: Function::named(&name),
+                name,
+            });
+        }
+        Ok(Self(table))
+    }
+
+    pub(super) fn get(&self, number: i32) -> Option<&Builtin> {
+        self.0.get(usize::try_from(number).ok()?)?.as_ref()
+    }
+}
+
+// === impl Builtin ===
+
+impl Builtin {
+    pub(super) fn call(&self, context: &Context, args: &[Value]) -> Result<Reply, Stop> {
+        let name = &self.name;
+        let value = match &self.function {
+            Function::Own(function) => self.guarded(|| function(args))?,
+            Function::Regorus(function) => self.guarded(|| rego::call(*function, args))?,
+            Function::Now => context.now_ns(),
+            Function::Print => return Ok(print(args)),
+            Function::Refused(why) => {
+                return Err(Stop::Abort(format!(
+                    "the builtin {name} is not available: {why}"
+                )));
+            }
+            Function::Unknown => {
+                return Err(Stop::Abort(format!("the builtin {name} is not known here")));
+            }
+        };
+        Ok(Reply {
+            value: value.filter(|value| *value != Value::Undefined),
+            log: None,
+        })
+    }
+
+    /// A fault in a library ends the evaluation, not the process.
+    fn guarded(&self, call: impl FnOnce() -> Option<Value>) -> Result<Option<Value>, Stop> {
+        catch_unwind(AssertUnwindSafe(call))
+            .map_err(|_| Stop::Abort(format!("the builtin {} failed", self.name)))
+    }
+}
+
+// === impl Context ===
+
+impl Context {
+    fn now_ns(&self) -> Option<Value> {
+        let nanos = self.now?.duration_since(UNIX_EPOCH).ok()?.as_nanos();
+        i64::try_from(nanos).ok().map(Value::from)
+    }
+}
+
+// === impl Function ===
+
+impl Function {
+    fn named(name: &str) -> Self {
+        match name {
+            "time.now_ns" => Self::Now,
+            "internal.print" => Self::Print,
+            "http.send" | "net.lookup_ip_addr" | "providers.aws.sign_req" => {
+                Self::Refused(NO_NETWORK)
+            }
+            "graph.reachable_paths" | "numbers.range_step" | "strings.render_template" => {
+                Self::Refused(NO_BOUND)
+            }
+            "rego.parse_module" | "rego.metadata.chain" | "rego.metadata.rule" => {
+                Self::Refused("a compiled module has no source")
+            }
+            _ => {
+                let own = [
+                    bounded::find,
+                    crypto::find,
+                    encoding::find,
+                    net::find,
+                    sprintf::find,
+                ];
+                let own = own.iter().find_map(|find| find(name)).map(Self::Own);
+                own.or_else(|| rego::find(name).map(Self::Regorus))
+                    .unwrap_or(Self::Unknown)
+            }
+        }
+    }
+}
+
+/// `print` gives a list of sets, each with the one value of an argument, or empty where that is undefined.
+fn print(args: &[Value]) -> Reply {
+    let mut words = Vec::new();
+    if let Some(Value::Array(items)) = args.first() {
+        for item in items.iter() {
+            words.push(match item {
+                Value::Set(set) => set
+                    .iter()
+                    .next()
+                    .map_or("<undefined>".to_owned(), sprintf::text),
+                other => sprintf::text(other),
+            });
+        }
+    }
+    Reply {
+        value: Some(Value::Bool(true)),
+        log: Some(words.join(" ")),
+    }
+}
+
+/// Reads a string argument.
+fn string(args: &[Value], index: usize) -> Option<&str> {
+    match args.get(index)? {
+        Value::String(string) => Some(string),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

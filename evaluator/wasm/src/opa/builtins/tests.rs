@@ -1,0 +1,204 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+
+fn call(name: &str, args: &str) -> Result<Option<String>, String> {
+    let table = Table::new(BTreeMap::from([(name.to_owned(), 0)])).unwrap();
+    let Value::Array(args) = value::parse(args.as_bytes()).unwrap() else {
+        panic!("arguments must be a list")
+    };
+    let args: Vec<_> = args.iter().cloned().collect();
+    let context = Context {
+        now: Some(UNIX_EPOCH + std::time::Duration::from_nanos(1_700_000_000_000_000_001)),
+    };
+    let reply = table
+        .get(0)
+        .unwrap()
+        .call(&context, &args)
+        .map_err(|stop| stop.to_string())?;
+    Ok(reply.value.map(|value| value::write(&value).unwrap()))
+}
+
+#[track_caller]
+fn check(name: &str, args: &str, expected: &str) {
+    assert_eq!(
+        call(name, args),
+        Ok(Some(expected.to_owned())),
+        "{name}{args}"
+    );
+}
+
+#[track_caller]
+fn undefined(name: &str, args: &str) {
+    assert_eq!(call(name, args), Ok(None), "{name}{args}");
+}
+
+#[test]
+fn time() {
+    check("time.now_ns", "[]", "1700000000000000001");
+    check(
+        "time.parse_rfc3339_ns",
+        r#"["1970-01-01T00:00:01Z"]"#,
+        "1000000000",
+    );
+    check("time.parse_duration_ns", r#"["1m30s"]"#, "90000000000");
+    check("time.weekday", "[0]", r#""Thursday""#);
+    check("time.date", "[0]", "[1970,1,1]");
+    check("time.clock", r#"[[3600000000000,"UTC"]]"#, "[1,0,0]");
+    check("time.add_date", "[0,1,0,1]", "31622400000000000");
+    undefined("time.parse_rfc3339_ns", r#"["yesterday"]"#);
+}
+
+#[test]
+fn strings_and_patterns() {
+    check("regex.replace", r#"["aXbX","X","-$0-"]"#, r#""a-X-b-X-""#);
+    check("regex.split", r#"["a1b","[0-9]"]"#, r#"["a","b"]"#);
+    check("regex.find_n", r#"["[a-z]","abc",2]"#, r#"["a","b"]"#);
+    check("strings.any_prefix_match", r#"[["ab","cd"],["c"]]"#, "true");
+    check("strings.any_suffix_match", r#"["ab",{"c"}]"#, "false");
+    check("strings.reverse", r#"["abc"]"#, r#""cba""#);
+    check("indexof_n", r#"["abab","b"]"#, "[1,3]");
+    check("glob.quote_meta", r#"["*.x"]"#, r#""\\*.x""#);
+}
+
+#[test]
+fn encodings() {
+    check("yaml.unmarshal", r#"["a: [1, x]"]"#, r#"{"a":[1,"x"]}"#);
+    check("yaml.is_valid", r#"["a: ["]"#, "false");
+    check("hex.encode", r#"["ab"]"#, r#""6162""#);
+    check("urlquery.encode", r#"["a b&"]"#, r#""a+b%26""#);
+    check("json.is_valid", r#"["{}"]"#, "true");
+    check(
+        "json.patch",
+        r#"[{"a":1},[{"op":"add","path":"/b","value":2}]]"#,
+        r#"{"a":1,"b":2}"#,
+    );
+    check("base64url.encode_no_pad", r#"["a"]"#, r#""YQ""#);
+}
+
+#[test]
+fn hashes() {
+    check(
+        "crypto.sha256",
+        r#"["abc"]"#,
+        r#""ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad""#,
+    );
+    check(
+        "crypto.hmac.sha256",
+        r#"["what do ya want for nothing?","Jefe"]"#,
+        r#""5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843""#,
+    );
+    check(
+        "io.jwt.decode",
+        r#"["eyJhIjoxfQ.eyJiIjoyfQ.AQI"]"#,
+        r#"[{"a":1},{"b":2},"0102"]"#,
+    );
+}
+
+#[test]
+fn versions_quantities_ranges() {
+    check("semver.compare", r#"["1.2.3","1.10.0"]"#, "-1");
+    check("semver.is_valid", r#"["1.x"]"#, "false");
+    check("units.parse_bytes", r#"["1Ki"]"#, "1024");
+    check("units.parse", r#"["10k"]"#, "10000");
+    check(
+        "net.cidr_expand",
+        r#"["10.0.0.0/30"]"#,
+        r#"{"10.0.0.0","10.0.0.1","10.0.0.2","10.0.0.3"}"#,
+    );
+    check(
+        "net.cidr_merge",
+        r#"[["10.0.0.0/25","10.0.0.128/25"]]"#,
+        r#"{"10.0.0.0/24"}"#,
+    );
+    check(
+        "net.cidr_contains_matches",
+        r#"[["10.0.0.0/8","11.0.0.0/8"],{"x":"11.1.1.1"}]"#,
+        r#"{[1,"x"]}"#,
+    );
+    check("net.cidr_is_valid", r#"["10.0.0.0/8"]"#, "true");
+}
+
+#[test]
+fn objects() {
+    check("object.subset", r#"[{"a":1,"b":2},{"a":1}]"#, "true");
+    check(
+        "object.union_n",
+        r#"[[{"a":1},{"b":2}]]"#,
+        r#"{"a":1,"b":2}"#,
+    );
+    check("array.reverse", "[[1,2]]", "[2,1]");
+    check("trace", r#"["x"]"#, "true");
+}
+
+#[test]
+fn wrong_arguments_are_undefined() {
+    for (name, args) in [
+        ("sprintf", "[1,2]"),
+        ("crypto.sha256", "[1]"),
+        ("semver.compare", r#"["x","y"]"#),
+        ("net.cidr_expand", r#"["nonsense"]"#),
+        ("regex.replace", r#"["a","(","b"]"#),
+        ("yaml.unmarshal", "[[]]"),
+        ("units.parse", r#"["many"]"#),
+        ("crypto.hmac.sha256", r#"["a"]"#),
+    ] {
+        undefined(name, args);
+    }
+}
+
+#[test]
+fn what_would_never_end_is_refused() {
+    undefined("net.cidr_expand", r#"["0.0.0.0/0"]"#);
+    undefined("net.cidr_expand", r#"["::/0"]"#);
+    undefined("units.parse", r#"["1e999999999"]"#);
+    let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\\ng: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\\nh: [*g,*g,*g,*g,*g,*g,*g,*g,*g]";
+    undefined("yaml.unmarshal", &format!("[\"{bomb}\"]"));
+    let copies = r#"{"op":"copy","from":"","path":"/a"},"#.repeat(40);
+    undefined(
+        "json.patch",
+        &format!("[{{}},[{}]]", copies.trim_end_matches(',')),
+    );
+}
+
+#[test]
+fn refused_and_unknown_builtins_end_the_evaluation() {
+    assert!(
+        call("http.send", "[{}]")
+            .unwrap_err()
+            .contains("http.send is not available")
+    );
+    assert!(
+        call("made.up", "[]")
+            .unwrap_err()
+            .contains("made.up is not known")
+    );
+}
+
+#[test]
+fn builtins_are_numbered_sensibly() {
+    for number in [-1, MOST, i32::MAX] {
+        assert_eq!(
+            Table::new(BTreeMap::from([("trace".to_owned(), number)])).err(),
+            Some(number)
+        );
+    }
+    let table = Table::new(BTreeMap::from([("trace".to_owned(), 3)])).unwrap();
+    assert!(
+        table.get(3).is_some()
+            && table.get(0).is_none()
+            && table.get(-1).is_none()
+            && table.get(4).is_none()
+    );
+}
+
+#[test]
+fn print_is_logged() {
+    let table = Table::new(BTreeMap::from([("internal.print".to_owned(), 0)])).unwrap();
+    let args = [value::parse(br#"[{"a"},{1},set()]"#).unwrap()];
+    let reply = table
+        .get(0)
+        .unwrap()
+        .call(&Context { now: None }, &args)
+        .unwrap();
+    assert_eq!(reply.log.as_deref(), Some("a 1 <undefined>"));
+}

@@ -1,0 +1,74 @@
+//! What a policy is asked to judge.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// One request for a verdict. The request's bytes go to the guest as they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Review<'a> {
+    /// `AdmissionReview.request` as the API server sent it, or any document for raw policies.
+    pub request: &'a RawValue,
+    /// `request.object`, against which a mutation is compared; for raw policies ignored.
+    pub object: Option<&'a RawValue>,
+    /// `request.operation`; empty for raw policies.
+    pub operation: &'a str,
+    /// Whether `request` is no admission request: a mutation then is one of the whole request.
+    pub raw: bool,
+}
+
+/// Why a request can't be judged.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to read the admission request: {0}")]
+pub struct ReviewError(#[from] serde_json::Error);
+
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow, default)]
+    operation: Cow<'a, str>,
+    #[serde(borrow, default)]
+    object: Option<&'a RawValue>,
+}
+
+// === impl Review ===
+
+impl<'a> Review<'a> {
+    /// Looks up what the host needs of an admission request.
+    ///
+    /// Callers that have parsed the request themselves fill in the fields instead.
+    pub fn admission(request: &'a RawValue) -> Result<Self, ReviewError> {
+        let head: Head<'a> = serde_json::from_str(request.get())?;
+        // The API server's operations need no escapes; anything else is no operation that matters here.
+        let operation = if let Cow::Borrowed(operation) = head.operation {
+            operation
+        } else {
+            ""
+        };
+        Ok(Self {
+            request,
+            object: head.object,
+            operation,
+            raw: false,
+        })
+    }
+
+    /// A document that is no admission request.
+    pub fn raw(request: &'a RawValue) -> Self {
+        Self {
+            request,
+            object: None,
+            operation: "",
+            raw: true,
+        }
+    }
+
+    /// What a mutation is compared with.
+    pub(crate) fn subject(&self) -> Option<&'a RawValue> {
+        if self.raw {
+            Some(self.request)
+        } else {
+            self.object.filter(|object| object.get() != "null")
+        }
+    }
+}

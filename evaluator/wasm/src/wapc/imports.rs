@@ -1,0 +1,142 @@
+//! The nine functions that waPC guests import.
+
+use wasmtime::{Caller, Linker};
+
+use crate::{
+    host,
+    limits::OUTPUT_BYTES,
+    sandbox::{Guest, Stop, memory, slice, write},
+};
+
+const MODULE: &str = "wapc";
+
+/// Longest reason for a failure that is kept: it ends up in messages and status.
+const ERROR_BYTES: usize = 4096;
+
+/// Defines the functions.
+pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    link_guest(linker)?;
+    link_host(linker)
+}
+
+fn link_guest(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    linker.func_wrap(
+        MODULE,
+        "__guest_request",
+        |mut caller: Caller<'_, Guest>, operation: i32, payload: i32| {
+            const NAME: &str = "__guest_request";
+            let (memory, guest) = memory(&mut caller, NAME)?;
+            write(memory, operation, guest.wapc.operation.as_bytes(), NAME)?;
+            write(memory, payload, &guest.wapc.payload, NAME)?;
+            wasmtime::Result::Ok(())
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "__guest_response",
+        |mut caller: Caller<'_, Guest>, at: i32, length: i32| {
+            let (memory, guest) = memory(&mut caller, "__guest_response")?;
+            let response = slice(memory, at, length, "__guest_response")?;
+            if response.len() > OUTPUT_BYTES {
+                return Err(Stop::OutputTooLarge.into());
+            }
+            guest.wapc.response = Some(response.to_vec());
+            wasmtime::Result::Ok(())
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "__guest_error",
+        |mut caller: Caller<'_, Guest>, at: i32, length: i32| {
+            let (memory, guest) = memory(&mut caller, "__guest_error")?;
+            let error = slice(memory, at, length, "__guest_error")?;
+            guest.wapc.error = Some(text(&error[..error.len().min(ERROR_BYTES)]));
+            wasmtime::Result::Ok(())
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "__console_log",
+        |mut caller: Caller<'_, Guest>, at: i32, length: i32| {
+            let (memory, guest) = memory(&mut caller, "__console_log")?;
+            let line = slice(memory, at, length, "__console_log")?;
+            guest.meter.charge_call(line.len())?;
+            host::log_line(guest, &text(line));
+            wasmtime::Result::Ok(())
+        },
+    )?;
+    Ok(())
+}
+
+fn link_host(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    linker.func_wrap(MODULE, "__host_call", host_call)?;
+    linker.func_wrap(
+        MODULE,
+        "__host_response_len",
+        |caller: Caller<'_, Guest>| length(&caller.data().wapc.host_response),
+    )?;
+    linker.func_wrap(MODULE, "__host_error_len", |caller: Caller<'_, Guest>| {
+        length(caller.data().wapc.host_error.as_bytes())
+    })?;
+    linker.func_wrap(
+        MODULE,
+        "__host_response",
+        |mut caller: Caller<'_, Guest>, at: i32| {
+            let (memory, guest) = memory(&mut caller, "__host_response")?;
+            write(memory, at, &guest.wapc.host_response, "__host_response")?;
+            wasmtime::Result::Ok(())
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "__host_error",
+        |mut caller: Caller<'_, Guest>, at: i32| {
+            let (memory, guest) = memory(&mut caller, "__host_error")?;
+            write(memory, at, guest.wapc.host_error.as_bytes(), "__host_error")?;
+            wasmtime::Result::Ok(())
+        },
+    )?;
+    Ok(())
+}
+
+/// 1 = answered, 0 = refused; the words are fetched by further calls.
+#[allow(clippy::too_many_arguments)]
+fn host_call(
+    mut caller: Caller<'_, Guest>,
+    binding: i32,
+    binding_length: i32,
+    namespace: i32,
+    namespace_length: i32,
+    operation: i32,
+    operation_length: i32,
+    payload: i32,
+    payload_length: i32,
+) -> wasmtime::Result<i32> {
+    let (memory, guest) = memory(&mut caller, "__host_call")?;
+    let get = |at, length| slice(memory, at, length, "__host_call");
+    let call = host::Call {
+        binding: get(binding, binding_length)?,
+        namespace: get(namespace, namespace_length)?,
+        operation: get(operation, operation_length)?,
+        payload: get(payload, payload_length)?,
+    };
+    match host::call(guest, &call)? {
+        Ok(response) => {
+            guest.wapc.host_response = response;
+            Ok(1)
+        }
+        Err(error) => {
+            guest.wapc.host_error = error;
+            Ok(0)
+        }
+    }
+}
+
+/// Replies are bounded by the budget, far below the sign bit.
+fn length(bytes: &[u8]) -> i32 {
+    i32::try_from(bytes.len()).unwrap_or(i32::MAX)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,9 @@
+//! Real guests in real sandboxes: what policies may do, and what they may not.
+#![allow(clippy::unwrap_used)]
+
+mod artefact;
+mod corpus;
+mod guests;
+mod limits;
+mod wapc;
+mod wasi;
