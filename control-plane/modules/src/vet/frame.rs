@@ -115,7 +115,7 @@ impl Frames {
                     digest: Digest::of(&bytes),
                     bytes,
                 });
-                Ok(VetReport::Accepted(Accepted { facts, artefact }))
+                Ok(VetReport::Accepted(Box::new(Accepted { facts, artefact })))
             }
         }
     }

@@ -40,7 +40,7 @@ pub struct VetLimits {
 #[derive(Clone, Debug)]
 pub enum VetReport {
     /// It loads, accepts its settings and survives the self-test.
-    Accepted(Accepted),
+    Accepted(Box<Accepted>),
     /// It can't be used.
     Refused(Refused),
 }

@@ -58,7 +58,7 @@ fn request() -> VetRequest {
 
 async fn accepted(module: Bytes, request: &VetRequest) -> Accepted {
     match vetter().vet(module, request).await.unwrap() {
-        VetReport::Accepted(accepted) => accepted,
+        VetReport::Accepted(accepted) => *accepted,
         VetReport::Refused(refused) => panic!("{refused:?}"),
     }
 }
