@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn data_segments_fit() {
-        let text = r#"(module (import "env" "memory" (memory 2 1000)) (data (i32.const 655350) "0123456789"))"#;
+        let text = r#"(module (import "env" "memory" (memory 2 1000)) (data (i32.const 655351) "0123456789"))"#;
         assert_eq!(rewritten(text), "memory 11 Some(1000);");
         let text = r#"(module (import "env" "memory" (memory 2 3)) (data (i32.const 0) "x"))"#;
         assert_eq!(rewritten(text), "memory 5 Some(5);");

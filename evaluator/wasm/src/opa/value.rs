@@ -92,9 +92,13 @@ impl Writer {
     }
 }
 
-/// A number as JSON.
+/// A number as JSON, with all the digits of an integer.
 pub(super) fn number(value: &Value) -> String {
-    value.to_json_str().unwrap_or_else(|_| "null".to_owned())
+    if let Value::Number(number) = value {
+        number.format_decimal()
+    } else {
+        "null".to_owned()
+    }
 }
 
 fn push_string(text: &mut String, string: &str) {

@@ -5,5 +5,7 @@ mod artefact;
 mod corpus;
 mod guests;
 mod limits;
+mod policies;
+mod rego;
 mod wapc;
 mod wasi;
