@@ -11,6 +11,11 @@ set shell := ['bash', '-euo', 'pipefail', '-c']
 default:
     @just --list --unsorted
 
+# several clones may share the target directory
+[private]
+freshen:
+    @scripts/freshen
+
 # every check and test, in the order of their cost
 ci:
     @scripts/stages tools fmt-check deny policies-check clippy doc test
@@ -25,12 +30,12 @@ fmt-check:
     cargo fmt --manifest-path policies/Cargo.toml --all -- --check
 
 # lints; shares its dependencies with `doc`
-clippy:
+clippy: freshen
     cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
     cargo clippy --quiet --locked --manifest-path policies/Cargo.toml --target-dir "$ASSENT_CACHE/policies-target" --target wasm32-wasip1 -- -D warnings
 
 # documentation, with every broken link an error
-doc:
+doc: freshen
     RUSTDOCFLAGS='-D warnings' cargo doc --quiet --locked --workspace --no-deps
 
 # licences, sources and banned crates
@@ -43,7 +48,7 @@ policies-check:
     policies/check
 
 # all tests, or those whose name contains the filter
-test *filter:
+test *filter: freshen
     eval "$(scripts/tools --env grpcurl opa promtool)" && cargo test --quiet --locked --workspace -- {{ filter }}
 
 # three evaluators and a policy on this machine, without Kubernetes
@@ -51,5 +56,5 @@ demo:
     scripts/demo
 
 # benchmarks: an idle machine, please
-bench *arguments:
+bench *arguments: freshen
     cargo run --release --locked --package assent-bench -- {{ arguments }}

@@ -60,3 +60,16 @@ apt_install() {
     apt_update
     quietly "installing $*" as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
 }
+
+# freshen TARGET [DIRECTORY]: makes a target directory safe to use from this clone.
+# Cargo recognises a workspace by relative paths and its sources by time stamps: in a target directory that several
+# clones share, sources that are older than another clone's build pass for built. So whenever the clone has changed
+# since the last use, and always in CI, where others may use the cache at the same time, the sources get a new time.
+freshen() {
+    local marker=$1/.last-clone directory=${2:-$REPOSITORY}
+    if [[ -n ${CI:-} || $(cat "$marker" 2>/dev/null) != "$directory" ]]; then
+        find "$directory" -name .git -prune -o -type f -exec touch -c {} +
+        mkdir -p "$1"
+        echo "$directory" >"$marker"
+    fi
+}
