@@ -82,6 +82,9 @@ pub enum Error {
     /// The child can't be watched.
     #[error("failed to wait for the process that vets a module: {0}")]
     Wait(io::Error),
+    /// The child could not do its work, through no fault of the module.
+    #[error("failed to vet a module: {0}")]
+    Child(String),
     /// The program is not the one that was expected.
     #[error("failed to read the report of {}: {why}; is it of the same version?", exe.display())]
     Report {
@@ -162,8 +165,11 @@ impl Vetter {
     }
 
     fn read(&self, ended: Ended) -> Result<VetReport, Error> {
+        let words = String::from_utf8_lossy(&ended.err);
+        if ended.status.code() == Some(child::UNABLE.into()) {
+            return Err(Error::Child(words.trim().to_owned()));
+        }
         if !ended.status.success() {
-            let words = String::from_utf8_lossy(&ended.err);
             tracing::warn!(status = %ended.status, %words, "a process that vetted a module ended badly");
             return Ok(crashed(format!("the process ended with {}", ended.status)));
         }

@@ -18,6 +18,10 @@ use super::{
 };
 use crate::store::MAX_MODULE_BYTES;
 
+/// The exit code of a child that could not begin, so that its parent does not blame
+/// the module. Neither a panic (101) nor a shell that misses a program (127) uses it.
+pub(super) const UNABLE: u8 = 70;
+
 /// Vets one module: the whole of a process that a [`super::Vetter`] starts.
 ///
 /// Reads the order from standard input and reports on standard output; call it before
@@ -26,9 +30,9 @@ pub fn child_main() -> ExitCode {
     match run(&mut io::stdin().lock(), &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The parent logs it.
-            let _ = writeln!(io::stderr(), "failed to vet a module: {error}");
-            ExitCode::FAILURE
+            // The parent repeats it.
+            let _ = writeln!(io::stderr(), "{error}");
+            ExitCode::from(UNABLE)
         }
     }
 }

@@ -26,6 +26,9 @@ fn policy(settings: &str, validate: &str) -> Bytes {
           (func $accept (call $respond (i32.const 192) (i32.const 17)))
           (func $endless (loop (br 0)))
           (func $hoard (loop (br_if 0 (i32.ne (memory.grow (i32.const 16)) (i32.const -1)))) unreachable)
+          (func $large
+            (if (i32.eq (memory.grow (i32.const 4800)) (i32.const -1)) (then unreachable))
+            (call $good))
           (func $trap unreachable)
           (func (export "__guest_call") (param $operation i32) (param i32) (result i32)
             ;; "validate_settings" has 17 letters, "validate" 8.
@@ -199,14 +202,29 @@ async fn a_child_that_does_not_end_is_ended() {
 
 #[tokio::test]
 async fn a_child_has_only_the_memory_it_is_given() {
+    let mut request = request();
+    request.limits.memory_bytes = 512 << 20;
+    // Takes 300 MiB: within its own limit, but not within that of the process.
+    let large = policy("large", "accept");
+    accepted(large.clone(), &request).await;
     let bounds = Bounds {
-        // Less than an engine needs to start.
+        memory_bytes: 256 << 20,
+        ..Bounds::default()
+    };
+    let refused = refused_by(&vetter().with_bounds(bounds), large, &request).await;
+    check(&refused, Stage::Settings, "memory");
+}
+
+#[tokio::test]
+async fn a_child_that_can_not_begin_does_not_blame_the_module() {
+    let bounds = Bounds {
+        // Less than the stack of the engine's clock.
         memory_bytes: 1 << 20,
         ..Bounds::default()
     };
     let vetter = vetter().with_bounds(bounds);
-    let refused = refused_by(&vetter, policy("good", "accept"), &request()).await;
-    check(&refused, Stage::Crashed, "crashed while being vetted");
+    let report = vetter.vet(policy("good", "accept"), &request()).await;
+    assert!(matches!(report, Err(Error::Child(_))), "{report:?}");
 }
 
 #[tokio::test]
