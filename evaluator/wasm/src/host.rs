@@ -8,6 +8,9 @@ use crate::{
     sandbox::{Guest, Stop},
 };
 
+mod certificate;
+mod dns;
+
 /// What a policy may do, and how it is called in log lines.
 pub(crate) struct Access {
     name: String,
@@ -78,6 +81,8 @@ fn dispatch(guest: &mut Guest, call: &Call<'_>) -> Result<Vec<u8>, String> {
         | "oci/v1/oci_manifest_config" => Err(format!(
             "the host call {operation} can't be answered: this evaluator has no access to registries"
         )),
+        "net/v1/dns_lookup_host" => dns::lookup(call.payload, guest.meter.remaining()),
+        "crypto/v1/is_certificate_trusted" => certificate::is_trusted(call.payload),
         _ => Err(format!("unknown host call {operation}")),
     }
 }

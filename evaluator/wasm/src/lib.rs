@@ -12,6 +12,8 @@ mod answer;
 mod artefact;
 mod engine;
 mod exports;
+#[doc(hidden)]
+pub mod fuzz;
 mod host;
 mod inspect;
 pub mod json;

@@ -122,3 +122,15 @@ impl Program {
         parts.concat()
     }
 }
+
+/// Reads bytes as results and as values of Rego.
+pub(crate) fn fuzz(bytes: &[u8], review: &Review<'_>) {
+    let _ = result::opa(bytes, review, true);
+    let _ = result::gatekeeper(bytes);
+    if let Ok(parsed) = value::parse(bytes) {
+        let _ = value::write(&parsed);
+        for name in builtins::FUZZED {
+            builtins::fuzz(name, &parsed);
+        }
+    }
+}

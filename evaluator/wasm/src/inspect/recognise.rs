@@ -31,7 +31,9 @@ fn guess(imports: &[Import], exports: &[Export]) -> Option<Abi> {
     if has(exports, "__guest_call") && any_import(|import| import.module == WAPC) {
         return Some(Abi::Wapc);
     }
-    let opa_entry = has(exports, "opa_eval_ctx_new") || has(exports, "eval");
+    let opa_entry = ["opa_eval", "opa_eval_ctx_new", "eval"]
+        .iter()
+        .any(|name| has(exports, name));
     if opa_entry && any_import(|import| import.module == "env" && import.name.starts_with("opa_")) {
         return Some(Abi::Opa);
     }

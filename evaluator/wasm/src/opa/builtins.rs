@@ -181,6 +181,30 @@ fn print(args: &[Value]) -> Reply {
     }
 }
 
+/// Builtins that read text of the user.
+pub(super) const FUZZED: [&str; 8] = [
+    "sprintf",
+    "regex.replace",
+    "time.parse_ns",
+    "time.format",
+    "units.parse",
+    "units.parse_bytes",
+    "net.cidr_merge",
+    "json.patch",
+];
+
+/// Calls a builtin with a list as its arguments.
+pub(super) fn fuzz(name: &str, args: &Value) {
+    if let Value::Array(args) = args {
+        let args: Vec<_> = args.iter().cloned().collect();
+        let builtin = Builtin {
+            name: name.to_owned(),
+            function: Function::named(name),
+        };
+        let _ = builtin.call(&Context { now: None }, &args);
+    }
+}
+
 /// Reads a string argument.
 fn string(args: &[Value], index: usize) -> Option<&str> {
     match args.get(index)? {

@@ -329,3 +329,19 @@ fn unknown_calls_are_named() {
     assert!(host_call(["other", "a", "b", ""], &["*"]).contains("unknown binding \"other\""));
     assert!(host_call(["kubewarden", "a", "b", ""], &["*"]).contains("unknown host call a/b"));
 }
+
+#[test]
+fn names_are_looked_up_where_allowed() {
+    let reply = host_call(
+        ["kubewarden", "net", "v1/dns_lookup_host", "\"127.0.0.1\""],
+        &["net/*"],
+    );
+    assert_eq!(reply, r#"{"ips":["127.0.0.1"]}"#);
+    assert!(
+        host_call(
+            ["kubewarden", "net", "v1/dns_lookup_host", "{}"],
+            &["net/*"]
+        )
+        .contains("host name")
+    );
+}
