@@ -1,0 +1,160 @@
+//! Connections that can be ended from outside: the last resort against a client that does
+//! not read.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use futures::task::AtomicWaker;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tonic::transport::server::Connected;
+
+/// Who is at the other end; in the extensions of every request.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    address: SocketAddr,
+    conn: Arc<Conn>,
+}
+
+/// A connection's handle.
+#[derive(Debug, Default)]
+pub(crate) struct Conn {
+    killed: AtomicBool,
+    streams: AtomicUsize,
+    waker: AtomicWaker,
+}
+
+/// Counts one discovery stream of a connection while it lives.
+#[derive(Debug)]
+pub(crate) struct Use(Arc<Conn>);
+
+/// IO that fails once its handle says so. `guard` is kept as long as the connection.
+#[derive(Debug)]
+pub(crate) struct KillableIo<IO, G> {
+    io: IO,
+    peer: Peer,
+    _guard: G,
+}
+
+// === impl Peer ===
+
+impl Peer {
+    pub(crate) fn new(address: SocketAddr, conn: Arc<Conn>) -> Self {
+        Self { address, conn }
+    }
+
+    /// Where the connection comes from.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn use_stream(&self) -> Use {
+        self.conn.streams.fetch_add(1, Ordering::Relaxed);
+        Use(self.conn.clone())
+    }
+
+    /// Ends the connection, unless other streams live on it.
+    pub(crate) fn kill_if_unused(&self) {
+        if self.conn.streams.load(Ordering::Relaxed) == 0 {
+            self.conn.kill();
+        }
+    }
+}
+
+// === impl Conn ===
+
+impl Conn {
+    pub(crate) fn kill(&self) {
+        self.killed.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Fails once the connection was ended; whoever polls is woken for that.
+    fn check(&self, cx: &Context<'_>) -> io::Result<()> {
+        self.waker.register(cx.waker());
+        if self.killed.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
+    }
+}
+
+// === impl Use ===
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// === impl KillableIo ===
+
+impl<IO, G> KillableIo<IO, G> {
+    pub(crate) fn new(io: IO, peer: Peer, guard: G) -> Self {
+        Self {
+            io,
+            peer,
+            _guard: guard,
+        }
+    }
+}
+
+impl<IO, G> Connected for KillableIo<IO, G> {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+impl<IO: AsyncRead + Unpin, G: Unpin> AsyncRead for KillableIo<IO, G> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.peer.conn.check(cx)?;
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl<IO: AsyncWrite + Unpin, G: Unpin> AsyncWrite for KillableIo<IO, G> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.peer.conn.check(cx)?;
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.peer.conn.check(cx)?;
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.peer.conn.check(cx)?;
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.peer.conn.check(cx)?;
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

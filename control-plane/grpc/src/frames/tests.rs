@@ -1,0 +1,94 @@
+#![allow(clippy::unwrap_used)]
+use std::{collections::BTreeMap, time::UNIX_EPOCH};
+
+use assent_core::{
+    Digest, Mode, Policy, PolicyKey,
+    policy::{Content as PolicyContent, Limits},
+    session::{First, Input, Output, Session},
+};
+
+use super::*;
+
+fn mk_snapshot(names: &[&str]) -> Arc<Snapshot> {
+    let policies = names.iter().map(|name| {
+        let content = PolicyContent {
+            module_digest: Digest::of(name.as_bytes()),
+            abi: "wapc".into(),
+            settings_json: (*b"{}").into(),
+            mode: Mode::Monitor,
+            mutating: true,
+            limits: Limits::default(),
+            context_resources: Vec::new(),
+            host_capabilities: Vec::new(),
+            message: String::new(),
+            entrypoint: String::new(),
+        };
+        Arc::new(Policy::new(PolicyKey::cluster(name), 1, "uid", content, 1))
+    });
+    Arc::new(Snapshot::new(policies, []))
+}
+
+fn mk_published(snapshot: &Arc<Snapshot>) -> Published {
+    Published::new(snapshot.clone(), UNIX_EPOCH, Arc::default())
+}
+
+/// The first response of a stream whose client holds `held`.
+fn mk_response(to: &Arc<Snapshot>, held: &[&str]) -> Response {
+    let digest = Digest::of(b"held");
+    let held: BTreeMap<_, _> = held.iter().map(|id| ((*id).to_owned(), digest)).collect();
+    let first = First {
+        held,
+        ..First::default()
+    };
+    let mut out = Vec::new();
+    let mut session = Session::new(Kind::Delta, 1, first);
+    session.step(Input::Publish(to.clone()), &mut out);
+    match out.swap_remove(0) {
+        Output::Send(response) => response,
+        other => panic!("expected a response, got {other:?}"),
+    }
+}
+
+#[test]
+fn streams_that_send_the_same_share_one_encoding() {
+    let snapshot = mk_snapshot(&["a", "b"]);
+    let published = mk_published(&snapshot);
+    let full = published.encoded(Kind::Delta, &mk_response(&snapshot, &[]));
+    let again = published.encoded(Kind::Delta, &mk_response(&snapshot, &[]));
+    assert!(Arc::ptr_eq(&full, &again));
+    let world = published.encoded(Kind::StateOfTheWorld, &mk_response(&snapshot, &[]));
+    assert!(!Arc::ptr_eq(&full, &world));
+
+    let claim = published.encoded(Kind::Delta, &mk_response(&snapshot, &["x"]));
+    let again = published.encoded(Kind::Delta, &mk_response(&snapshot, &["x"]));
+    let other = published.encoded(Kind::Delta, &mk_response(&snapshot, &["y"]));
+    assert!(Arc::ptr_eq(&claim, &again));
+    assert!(!Arc::ptr_eq(&claim, &other));
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let snapshot = mk_snapshot(&["a"]);
+    let published = mk_published(&snapshot);
+    for n in 0..2 * MAX_CACHED {
+        published.encoded(Kind::Delta, &mk_response(&snapshot, &[&n.to_string()]));
+    }
+    assert_eq!(published.frames.lock().unwrap().len(), MAX_CACHED);
+    let long = "x".repeat(MAX_CLAIM_BYTES + 1);
+    let published = mk_published(&snapshot);
+    published.encoded(Kind::Delta, &mk_response(&snapshot, &[&long]));
+    assert_eq!(published.frames.lock().unwrap().len(), 0);
+}
+
+#[test]
+fn a_response_to_another_set_is_not_taken_from_here() {
+    let (old, new) = (mk_snapshot(&["a"]), mk_snapshot(&["a", "b"]));
+    let published = mk_published(&new);
+    let encoded = published.encoded(Kind::Delta, &mk_response(&old, &[]));
+    assert!(
+        encoded.len()
+            < published
+                .encoded(Kind::Delta, &mk_response(&new, &[]))
+                .len()
+    );
+}

@@ -1,0 +1,205 @@
+//! The wire to core types: everything that a client sends is bounded here.
+
+use std::collections::BTreeMap;
+
+use assent_core::{
+    Digest, RevisionId,
+    fleet::Node,
+    policy::{DEFAULT_SERVER, is_dns_subdomain},
+    session::{Answer, Failure, First, Kind, MAX_REJECTED, Rejection, Stage},
+};
+use assent_proto::{google::rpc, v1};
+use prost::Message as _;
+
+#[cfg(test)]
+mod tests;
+
+/// What a client says of itself fits into this; more is noise or an attack.
+const MAX_NODE_BYTES: usize = 8 << 10;
+
+/// Error texts are for people; more than this nobody reads.
+const MAX_ERROR_BYTES: usize = 4 << 10;
+
+/// A client that holds more revisions than this sends no map.
+const MAX_HELD: usize = 20_000;
+
+/// A request of a stream, whichever of the two it is.
+pub(crate) trait Request: prost::Message + Default + Send + 'static {
+    /// How its responses are made up.
+    const KIND: Kind;
+
+    /// Who sends it; in the first message only.
+    fn take_node(&mut self) -> Option<v1::Node>;
+
+    /// It as a first message.
+    fn into_first(self) -> Result<First, Error>;
+
+    /// It as a later message.
+    fn into_answer(self) -> Answer;
+}
+
+/// Why a client's message was refused.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum Error {
+    #[error("the first message must carry `node`: say who you are")]
+    NoNode,
+    #[error("`node` has {0} bytes: at most {MAX_NODE_BYTES} are allowed")]
+    LargeNode(usize),
+    #[error(
+        "`node.id` is not a DNS subdomain: use the replica's name, for example \"evaluator-0\""
+    )]
+    BadId,
+    #[error(
+        "`initial_revisions` has {0} entries: a client that holds more than {MAX_HELD} sends none"
+    )]
+    TooManyHeld(usize),
+}
+
+pub(crate) fn node(node: v1::Node) -> Result<Node, Error> {
+    let size = node.encoded_len();
+    if size > MAX_NODE_BYTES {
+        return Err(Error::LargeNode(size));
+    }
+    if !is_dns_subdomain(&node.id) {
+        return Err(Error::BadId);
+    }
+    Ok(Node {
+        id: node.id,
+        policy_server: server_or_default(node.policy_server),
+        instance_uid: node.instance_uid,
+        evaluator_version: node.evaluator_version,
+        engine: node.engine,
+        abis: node.abis,
+        endpoint: node.endpoint,
+    })
+}
+
+pub(crate) fn server_or_default(name: String) -> String {
+    if name.is_empty() {
+        return DEFAULT_SERVER.to_owned();
+    }
+    name
+}
+
+/// Cuts at a character's border, so that what remains is text.
+pub(crate) fn cut(mut text: String) -> String {
+    if text.len() > MAX_ERROR_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
+        text.shrink_to_fit();
+    }
+    text
+}
+
+// === impl Request ===
+
+impl Request for v1::DeltaPolicyDiscoveryRequest {
+    const KIND: Kind = Kind::Delta;
+
+    fn take_node(&mut self) -> Option<v1::Node> {
+        self.node.take()
+    }
+
+    fn into_first(self) -> Result<First, Error> {
+        if self.initial_revisions.len() > MAX_HELD {
+            return Err(Error::TooManyHeld(self.initial_revisions.len()));
+        }
+        let held = self.initial_revisions.into_iter();
+        Ok(First {
+            version: self.version_info,
+            held: held
+                .map(|(id, digest)| (id, held_digest(&digest)))
+                .collect(),
+        })
+    }
+
+    fn into_answer(self) -> Answer {
+        answer(
+            self.response_nonce,
+            self.version_info,
+            self.error_detail,
+            self.rejected,
+            self.rejected_truncated,
+        )
+    }
+}
+
+impl Request for v1::PolicyDiscoveryRequest {
+    const KIND: Kind = Kind::StateOfTheWorld;
+
+    fn take_node(&mut self) -> Option<v1::Node> {
+        self.node.take()
+    }
+
+    fn into_first(self) -> Result<First, Error> {
+        Ok(First {
+            version: self.version_info,
+            held: BTreeMap::new(),
+        })
+    }
+
+    fn into_answer(self) -> Answer {
+        answer(
+            self.response_nonce,
+            self.version_info,
+            self.error_detail,
+            self.rejected,
+            self.rejected_truncated,
+        )
+    }
+}
+
+/// A digest that cannot be read is of content that we do not know: no content has the
+/// digest of all zeros, so that the revision is sent again, or removed if it is not wanted.
+fn held_digest(text: &str) -> Digest {
+    text.parse().unwrap_or(Digest::from_raw([0; 32]))
+}
+
+fn answer(
+    nonce: String,
+    version: String,
+    error: Option<rpc::Status>,
+    mut rejected: Vec<v1::RejectedPolicy>,
+    truncated: bool,
+) -> Answer {
+    let too_many = rejected.len() > MAX_REJECTED;
+    rejected.truncate(MAX_REJECTED);
+    Answer {
+        nonce,
+        version,
+        error: error.map(failure),
+        rejected: rejected.into_iter().map(rejection).collect(),
+        truncated: truncated || too_many,
+    }
+}
+
+fn failure(status: rpc::Status) -> Failure {
+    Failure {
+        code: status.code,
+        message: cut(status.message),
+    }
+}
+
+fn rejection(rejected: v1::RejectedPolicy) -> Rejection {
+    let stage = rejected.stage();
+    Rejection {
+        revision: RevisionId::from_wire(&rejected.revision),
+        stage: self::stage(stage),
+        failure: rejected.status.map(failure).unwrap_or_default(),
+        retryable: rejected.retryable,
+    }
+}
+
+fn stage(stage: v1::Stage) -> Stage {
+    match stage {
+        v1::Stage::Unspecified => Stage::Unspecified,
+        v1::Stage::Fetch => Stage::Fetch,
+        v1::Stage::Verify => Stage::Verify,
+        v1::Stage::Compile => Stage::Compile,
+        v1::Stage::Link => Stage::Link,
+        v1::Stage::Instantiate => Stage::Instantiate,
+        v1::Stage::Settings => Stage::Settings,
+        v1::Stage::Selftest => Stage::SelfTest,
+        v1::Stage::Swap => Stage::Swap,
+        v1::Stage::Runtime => Stage::Runtime,
+    }
+}

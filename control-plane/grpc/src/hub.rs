@@ -1,0 +1,320 @@
+//! What streams follow: the snapshots of all PolicyServers, and who we are.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use arc_swap::ArcSwap;
+use assent_core::{Snapshot, fleet::Name};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
+use tonic::{Status, metadata::MetadataValue};
+
+use crate::{frames::Published, metrics::Metrics, notice::Notice, registry::Registry};
+
+/// Where a standby says who the leader is.
+pub const LEADER_METADATA: &str = "assent-leader";
+
+/// Joins the driver, which publishes, and the streams, which follow. Clones are the same
+/// hub.
+#[derive(Clone, Debug)]
+pub struct Hub(Arc<Inner>);
+
+/// Times of the discovery service.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long a stream waits for the first snapshot of its PolicyServer.
+    pub sync_deadline: Duration,
+    /// How long a client may take to read on before it counts as disconnected.
+    pub send_deadline: Duration,
+    /// How long a client may take to send its first message.
+    pub first_message_deadline: Duration,
+    /// How long a stream lives, more or less 20 %: its credential is checked again then,
+    /// and streams spread over the replicas of the control plane. It ends with OK, which
+    /// asks a client to come back at once, without back-off.
+    pub max_stream_age: Duration,
+    /// How often a replica is asked to send health checks; silent for three times as long,
+    /// one that has sent any loses its stream.
+    pub health_interval: Duration,
+}
+
+/// Who answers: part of every response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControlPlane {
+    /// Name of this replica of the control plane.
+    pub id: String,
+    /// Its build.
+    pub version: String,
+    /// How often the lease changed hands; evaluators refuse to go back.
+    pub lease_transitions: u64,
+}
+
+/// Whether streams are accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Serving {
+    /// They are.
+    #[default]
+    Leader,
+    /// They are sent to the leader.
+    Standby {
+        /// Its address, where it is known.
+        leader: Option<String>,
+    },
+    /// They are asked to come back, to whoever is there then.
+    Draining,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    pub(crate) metrics: Metrics,
+    pub(crate) notices: mpsc::Sender<Notice>,
+    pub(crate) streams: Arc<Registry>,
+    servers: RwLock<HashMap<Name, Arc<Server>>>,
+    /// Counts changes of `servers` and `synced`, for those who wait for one.
+    epoch: watch::Sender<u64>,
+    synced: AtomicBool,
+    serving: ArcSwap<Serving>,
+    control_plane: ArcSwap<ControlPlane>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) name: Name,
+    pub(crate) published: watch::Sender<Option<Arc<Published>>>,
+}
+
+// === impl Hub ===
+
+impl Hub {
+    /// A hub without PolicyServers, not synced. What streams say goes into `notices`.
+    pub fn new(config: Config, control_plane: ControlPlane, notices: mpsc::Sender<Notice>) -> Self {
+        Self(Arc::new(Inner {
+            config,
+            metrics: Metrics::default(),
+            notices,
+            streams: Arc::new(Registry::new()),
+            servers: RwLock::default(),
+            epoch: watch::Sender::new(0),
+            synced: AtomicBool::new(false),
+            serving: ArcSwap::default(),
+            control_plane: ArcSwap::from_pointee(control_plane),
+        }))
+    }
+
+    /// What is counted, to be registered once.
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    /// The PolicyServer exists; its streams are held until something is published for it.
+    pub fn add_server(&self, name: &str) {
+        self.server_entry(name);
+    }
+
+    /// The PolicyServer is gone: its streams end with NOT_FOUND.
+    pub fn remove_server(&self, name: &str) {
+        let removed = self.write_servers().remove(name);
+        if removed.is_some() {
+            self.0.streams.close_server(name, &not_found(name));
+            self.bump();
+        }
+    }
+
+    /// Publishes a snapshot; O(1) in the number of streams. Equal content is silent. True
+    /// where streams were woken.
+    pub fn publish(&self, server: &str, snapshot: Arc<Snapshot>, at: SystemTime) -> bool {
+        let server = self.server_entry(server);
+        let control_plane = self.0.control_plane.load_full();
+        server.published.send_if_modified(|current| {
+            let old = current.as_ref().map(|p| p.snapshot.version());
+            if old == Some(snapshot.version()) {
+                return false;
+            }
+            *current = Some(Arc::new(Published::new(snapshot, at, control_plane)));
+            true
+        })
+    }
+
+    /// Every PolicyServer that there is was added: from now on others are not found.
+    pub fn set_synced(&self) {
+        self.0.synced.store(true, Ordering::Release);
+        self.bump();
+    }
+
+    /// Whether every PolicyServer that there is was added.
+    pub fn is_synced(&self) -> bool {
+        self.0.synced.load(Ordering::Acquire)
+    }
+
+    /// Accepts streams, or sends them elsewhere; open ones are closed then.
+    pub fn set_serving(&self, serving: Serving) {
+        let refusal = serving.refusal();
+        self.0.serving.store(Arc::new(serving));
+        if let Some(status) = refusal {
+            self.0.streams.close_all(&status);
+        }
+        self.bump();
+    }
+
+    /// Says who we are from now on; nothing is sent again for that.
+    pub fn set_control_plane(&self, control_plane: ControlPlane) {
+        let control_plane = Arc::new(control_plane);
+        self.0.control_plane.store(control_plane.clone());
+        for server in self.read_servers().values() {
+            server.published.send_if_modified(|current| {
+                if let Some(old) = current.take() {
+                    let (snapshot, at) = (old.snapshot.clone(), old.at);
+                    *current = Some(Arc::new(Published::new(
+                        snapshot,
+                        at,
+                        control_plane.clone(),
+                    )));
+                }
+                false
+            });
+        }
+    }
+
+    /// Who we are.
+    pub fn control_plane(&self) -> Arc<ControlPlane> {
+        self.0.control_plane.load_full()
+    }
+
+    /// How many streams are open.
+    pub fn stream_count(&self) -> usize {
+        self.0.streams.len()
+    }
+
+    /// Wakes when it changed which PolicyServers there are, or whether we serve.
+    pub(crate) fn epoch(&self) -> watch::Receiver<u64> {
+        self.0.epoch.subscribe()
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.0
+    }
+
+    /// Refuses where streams belong elsewhere.
+    pub(crate) fn check_serving(&self) -> Result<(), Status> {
+        self.0.serving.load().refusal().map_or(Ok(()), Err)
+    }
+
+    /// The PolicyServer, waited for until the control plane knows which there are.
+    pub(crate) async fn resolve(&self, name: &str, until: Instant) -> Result<Arc<Server>, Status> {
+        let mut epoch = self.epoch();
+        loop {
+            epoch.borrow_and_update();
+            self.check_serving()?;
+            if let Some(server) = self.read_servers().get(name) {
+                return Ok(server.clone());
+            }
+            if self.is_synced() {
+                return Err(not_found(name));
+            }
+            let waited = tokio::time::timeout_at(until, epoch.changed()).await;
+            waited
+                .map_err(|_| not_synced())?
+                .map_err(|_| not_synced())?;
+        }
+    }
+
+    /// What is published for a PolicyServer, waited for.
+    pub(crate) async fn published(&self, name: &str) -> Result<Arc<Published>, Status> {
+        let until = Instant::now() + self.0.config.sync_deadline;
+        let server = self.resolve(name, until).await?;
+        let mut published = server.published.subscribe();
+        let ready = tokio::time::timeout_at(until, published.wait_for(Option::is_some)).await;
+        let ready = ready
+            .map_err(|_| not_synced())?
+            .map_err(|_| not_found(name))?;
+        ready.clone().ok_or_else(not_synced)
+    }
+
+    fn server_entry(&self, name: &str) -> Arc<Server> {
+        if let Some(server) = self.read_servers().get(name) {
+            return server.clone();
+        }
+        let name: Name = name.into();
+        let server = Arc::new(Server {
+            name: name.clone(),
+            published: watch::Sender::new(None),
+        });
+        let server = self.write_servers().entry(name).or_insert(server).clone();
+        self.bump();
+        server
+    }
+
+    fn bump(&self) {
+        self.0.epoch.send_modify(|epoch| *epoch += 1);
+    }
+
+    fn read_servers(&self) -> std::sync::RwLockReadGuard<'_, HashMap<Name, Arc<Server>>> {
+        self.0
+            .servers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_servers(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<Name, Arc<Server>>> {
+        self.0
+            .servers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Config ===
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            // A control plane reads its objects within seconds, or has a problem that a
+            // client should hear of.
+            sync_deadline: Duration::from_secs(30),
+            // Well above a pause of a busy client, and below what an operator notices.
+            send_deadline: Duration::from_secs(10),
+            first_message_deadline: Duration::from_secs(10),
+            max_stream_age: Duration::from_secs(30 * 60),
+            health_interval: Duration::from_secs(10),
+        }
+    }
+}
+
+// === impl Serving ===
+
+impl Serving {
+    fn refusal(&self) -> Option<Status> {
+        match self {
+            Serving::Leader => None,
+            Serving::Standby { leader } => Some(standby(leader.as_deref())),
+            Serving::Draining => Some(Status::unavailable("draining: connect again")),
+        }
+    }
+}
+
+pub(crate) fn not_synced() -> Status {
+    Status::unavailable("the control plane has not read all of its objects yet: try again")
+}
+
+pub(crate) fn not_found(server: &str) -> Status {
+    Status::not_found(format!(
+        "there is no PolicyServer \"{}\": check `node.policy_server`",
+        crate::from_proto::cut(server.to_owned())
+    ))
+}
+
+fn standby(leader: Option<&str>) -> Status {
+    let mut status = Status::unavailable("this replica of the control plane is a standby");
+    if let Some(leader) = leader.and_then(|l| MetadataValue::try_from(l).ok()) {
+        status.metadata_mut().insert(LEADER_METADATA, leader);
+    }
+    status
+}

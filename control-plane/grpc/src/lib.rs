@@ -1,0 +1,37 @@
+//! Discovery, module, client-status and certificate services over tonic.
+//!
+//! One task per stream runs a [`assent_core::session::Session`]; everything that the
+//! streams of one PolicyServer share (the snapshot and its encoded frames) is behind one
+//! `Arc` that publishing swaps. This crate knows the core and the wire, never Kubernetes;
+//! wire types stop at `to_proto` and `from_proto`.
+
+mod accept;
+pub mod auth;
+pub mod certificate;
+pub mod conn;
+mod discovery;
+mod encode;
+pub mod exposure;
+mod frames;
+mod from_proto;
+pub mod hub;
+pub mod metrics;
+pub mod modules;
+pub mod notice;
+mod pipe;
+mod registry;
+pub mod rollout;
+pub mod serve;
+pub mod status;
+mod stream;
+pub mod tls;
+mod to_proto;
+
+pub use auth::{Access, Authenticator, Principal};
+pub use discovery::Discovery;
+pub use exposure::check_exposure;
+pub use hub::{Config, ControlPlane, Hub, Serving};
+pub use metrics::Metrics;
+pub use notice::Notice;
+pub use serve::{Options, Services, serve};
+pub use tls::Tls;

@@ -1,0 +1,206 @@
+//! `ClientStatusService`: who has what, and why not.
+
+use std::{sync::Arc, time::Duration};
+
+use assent_proto::v1::{
+    self, ClientStatusRequest, ClientStatusResponse, client_status_service_server,
+};
+use futures::stream::{self, BoxStream, StreamExt as _};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+use tonic::{Request, Response, Status};
+
+use crate::{
+    auth::{Access, Authenticator, Gate},
+    from_proto,
+    hub::{Hub, not_found},
+};
+
+mod page;
+mod to_proto;
+
+pub use assent_proto::v1::client_status_service_server::ClientStatusServiceServer;
+pub use page::{ConditionRow, Page, PolicyRow, Query, ReplicaRow};
+
+/// Replicas per page where the request does not say.
+const PAGE_SIZE: usize = 100;
+
+/// Replicas per page at most.
+const MAX_PAGE_SIZE: usize = 1_000;
+
+/// Replicas in an answer of a stream that does not say: as many as fit a client's limit.
+const STREAM_PAGE_SIZE: usize = 5_000;
+
+/// Answers of a stream are at least this far apart: nobody reads faster.
+const STREAM_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Where the state is.
+#[tonic::async_trait]
+pub trait StatusSource: Send + Sync + 'static {
+    /// What `query` asks for; none where there is no such PolicyServer.
+    async fn client_status(&self, query: Query) -> Option<Page>;
+
+    /// Changes whenever an answer may have changed.
+    fn changes(&self) -> watch::Receiver<u64>;
+}
+
+/// The service.
+#[derive(Clone)]
+pub struct ClientStatus {
+    hub: Hub,
+    gate: Gate,
+    source: Arc<dyn StatusSource>,
+}
+
+/// A stream of answers.
+struct Follower {
+    hub: Hub,
+    source: Arc<dyn StatusSource>,
+    query: Query,
+    changes: watch::Receiver<u64>,
+    epoch: watch::Receiver<u64>,
+    last: Option<ClientStatusResponse>,
+    not_before: Instant,
+    over: bool,
+}
+
+// === impl ClientStatus ===
+
+impl ClientStatus {
+    /// Serves what `source` knows to callers known to `authenticator`.
+    pub fn new(
+        hub: Hub,
+        authenticator: Arc<dyn Authenticator>,
+        source: Arc<dyn StatusSource>,
+    ) -> ClientStatusServiceServer<Self> {
+        ClientStatusServiceServer::new(Self {
+            hub,
+            gate: Gate::new(authenticator),
+            source,
+        })
+    }
+
+    async fn admit(
+        &self,
+        request: Request<ClientStatusRequest>,
+        default: usize,
+        max: usize,
+    ) -> Result<Query, Status> {
+        self.hub.check_serving()?;
+        let caller = self.gate.admit_request(&request, Access::Read).await?;
+        let query = query(request.into_inner(), default, max)?;
+        caller.principal.check_server(&query.server)?;
+        Ok(query)
+    }
+}
+
+#[tonic::async_trait]
+impl client_status_service_server::ClientStatusService for ClientStatus {
+    async fn fetch_client_status(
+        &self,
+        request: Request<ClientStatusRequest>,
+    ) -> Result<Response<ClientStatusResponse>, Status> {
+        let query = self.admit(request, PAGE_SIZE, MAX_PAGE_SIZE).await?;
+        let server = query.server.clone();
+        let page = self.source.client_status(query).await;
+        let page = page.ok_or_else(|| not_found(&server))?;
+        Ok(Response::new(to_proto::response(&page)))
+    }
+
+    type StreamClientStatusStream = BoxStream<'static, Result<ClientStatusResponse, Status>>;
+
+    async fn stream_client_status(
+        &self,
+        request: Request<ClientStatusRequest>,
+    ) -> Result<Response<Self::StreamClientStatusStream>, Status> {
+        let query = self
+            .admit(request, STREAM_PAGE_SIZE, STREAM_PAGE_SIZE)
+            .await?;
+        let follower = Follower {
+            hub: self.hub.clone(),
+            source: self.source.clone(),
+            query,
+            changes: self.source.changes(),
+            epoch: self.hub.epoch(),
+            last: None,
+            not_before: Instant::now(),
+            over: false,
+        };
+        Ok(Response::new(
+            stream::unfold(follower, Follower::next).boxed(),
+        ))
+    }
+}
+
+// === impl Follower ===
+
+impl Follower {
+    /// The next answer that differs from the last one.
+    async fn next(mut self) -> Option<(Result<ClientStatusResponse, Status>, Self)> {
+        if self.over {
+            return None;
+        }
+        loop {
+            match self.step().await {
+                Ok(Some(response)) => return Some((Ok(response), self)),
+                Ok(None) => {}
+                Err(status) => {
+                    self.over = true;
+                    return Some((Err(status), self));
+                }
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<Option<ClientStatusResponse>, Status> {
+        if self.last.is_some() {
+            self.wait().await?;
+        }
+        self.hub.check_serving()?;
+        let page = self.source.client_status(self.query.clone()).await;
+        let page = page.ok_or_else(|| not_found(&self.query.server))?;
+        let response = to_proto::response(&page);
+        if self.last.as_ref() == Some(&response) {
+            return Ok(None);
+        }
+        self.last = Some(response.clone());
+        self.not_before = Instant::now() + STREAM_INTERVAL;
+        Ok(Some(response))
+    }
+
+    async fn wait(&mut self) -> Result<(), Status> {
+        let changed = tokio::select! {
+            changed = self.changes.changed() => changed,
+            changed = self.epoch.changed() => changed,
+        };
+        changed.map_err(|_| Status::unavailable("the control plane is ending: connect again"))?;
+        sleep_until(self.not_before).await;
+        self.changes.borrow_and_update();
+        self.epoch.borrow_and_update();
+        Ok(())
+    }
+}
+
+fn query(request: ClientStatusRequest, default: usize, max: usize) -> Result<Query, Status> {
+    let unset = |text: String| Some(text).filter(|text| !text.is_empty());
+    let states = request.states.iter().map(|state| {
+        let state = v1::ReplicaState::try_from(*state)
+            .ok()
+            .and_then(to_proto::state_of);
+        state.ok_or_else(|| Status::invalid_argument("`states` has a value that is no state"))
+    });
+    let limit = match usize::try_from(request.page_size).unwrap_or(max) {
+        0 => default,
+        size => size.min(max),
+    };
+    Ok(Query {
+        states: states.collect::<Result<_, _>>()?,
+        server: from_proto::server_or_default(request.policy_server),
+        policy: unset(request.policy),
+        replica: unset(request.replica),
+        limit,
+        after: unset(request.page_token),
+    })
+}

@@ -1,0 +1,237 @@
+//! One stream: runs its session, one task each.
+
+use std::{pin::pin, sync::Arc};
+
+use assent_core::session::{Input, Output, Report, Response, Session};
+use tokio::{sync::watch, time::Instant};
+use tonic::{Status, codec::Streaming};
+
+use crate::{
+    conn::{Peer, Use},
+    frames::{self, Published},
+    from_proto::Request,
+    hub::{Hub, not_found, not_synced},
+    notice::Notice,
+    pipe::Pipe,
+    registry::Registered,
+};
+
+mod open;
+mod timing;
+
+pub(crate) use open::Opening;
+use open::node_hash;
+use timing::Timing;
+
+/// An open stream.
+struct Stream<R> {
+    hub: Hub,
+    registered: Registered,
+    /// Enough to tell whether a repeated node is the same.
+    node: u64,
+    published: watch::Receiver<Option<Arc<Published>>>,
+    requests: Streaming<R>,
+    pipe: Arc<Pipe>,
+    session: Session,
+    timing: Timing,
+    /// The client sends no more.
+    half_closed: bool,
+    peer: Option<Peer>,
+    in_use: Option<Use>,
+}
+
+/// The stream goes no further.
+struct Over;
+
+// === impl Stream ===
+
+impl<R: Request> Stream<R> {
+    async fn run(mut self) {
+        let server = self.registered.key.server.clone();
+        self.hub.metrics().opened(&server);
+        let Over = self.drive().await;
+        self.hub.metrics().closed(&server);
+        self.retire().await;
+    }
+
+    async fn drive(&mut self) -> Over {
+        let mut timer = pin!(tokio::time::sleep_until(self.timing.next(&self.pipe)));
+        loop {
+            if self.pipe.is_ended() || self.is_due() {
+                return Over;
+            }
+            let next = self.timing.next(&self.pipe);
+            // A timer that fires early costs one look; moving it for every message more.
+            if next < timer.deadline() || timer.is_elapsed() {
+                timer.as_mut().reset(next);
+            }
+            let sends = !self.session.is_outstanding() && self.pipe.has_room();
+            let reads = !self.half_closed && self.timing.may_read();
+            let step = tokio::select! {
+                biased;
+                () = self.pipe.changed() => Ok(()),
+                () = timer.as_mut() => Ok(()),
+                changed = self.published.changed(), if sends => self.publish(changed.is_ok()).await,
+                message = self.requests.message(), if reads => self.message(message).await,
+            };
+            if step.is_err() {
+                return Over;
+            }
+        }
+    }
+
+    /// Ends the stream where one of its times is over.
+    fn is_due(&self) -> bool {
+        match self.timing.due(&self.pipe, Instant::now()) {
+            Some(status) => self.pipe.close(status),
+            None => return false,
+        }
+        true
+    }
+
+    async fn publish(&mut self, alive: bool) -> Result<(), Over> {
+        if !alive {
+            return Err(self.end(not_found(&self.registered.key.server)));
+        }
+        let published = self.published.borrow_and_update().clone();
+        let Some(published) = published else {
+            return Ok(());
+        };
+        self.timing.synced();
+        let mut out = Vec::with_capacity(2);
+        self.session
+            .step(Input::Publish(published.snapshot.clone()), &mut out);
+        self.perform(out).await?;
+        self.end_if_half_closed()
+    }
+
+    async fn message(&mut self, message: Result<Option<R>, Status>) -> Result<(), Over> {
+        let mut message = match message {
+            Ok(Some(message)) => message,
+            Ok(None) => {
+                self.half_closed = true;
+                return self.end_if_half_closed();
+            }
+            Err(status) => return Err(self.end(open::unreadable(status))),
+        };
+        self.timing.read();
+        if let Some(node) = message.take_node()
+            && node_hash(node) != Some(self.node)
+        {
+            let text = "`node` differs from the one that opened the stream";
+            return Err(self.end(Status::invalid_argument(text)));
+        }
+        let mut out = Vec::new();
+        self.session
+            .step(Input::Answer(message.into_answer()), &mut out);
+        self.perform(out).await
+    }
+
+    /// A client that sends no more gets what is due, then OK.
+    fn end_if_half_closed(&mut self) -> Result<(), Over> {
+        if self.half_closed && self.timing.is_synced() {
+            self.pipe.finish(Status::ok(""));
+            return Err(Over);
+        }
+        Ok(())
+    }
+
+    async fn perform(&mut self, out: Vec<Output>) -> Result<(), Over> {
+        let mut last: Option<Report> = None;
+        for output in out {
+            match output {
+                Output::Send(response) => self.send(&response),
+                Output::Count(event) => {
+                    let server = &self.registered.key.server;
+                    self.hub.metrics().count(server, event);
+                }
+                Output::Report(report) => last = Some(report),
+            }
+        }
+        match last {
+            Some(report) => self.report(report).await,
+            None => Ok(()),
+        }
+    }
+
+    fn send(&self, response: &Response) {
+        // Whatever is current knows how to encode, and has the frames of the newest.
+        let Some(published) = self.published.borrow().clone() else {
+            return self.pipe.close(not_synced());
+        };
+        let encoded = published.encoded(R::KIND, response);
+        self.pipe.push(&encoded, response.nonce);
+        self.hub
+            .metrics()
+            .pushed(frames::push(&response.body), encoded.len());
+    }
+
+    async fn report(&self, report: Report) -> Result<(), Over> {
+        let Registered { key, stream, .. } = &self.registered;
+        let notice = Notice::Reported {
+            server: key.server.clone(),
+            replica: key.replica.clone(),
+            stream: *stream,
+            report,
+        };
+        self.tell(notice).await
+    }
+
+    async fn tell(&self, notice: Notice) -> Result<(), Over> {
+        let sent = self.hub.inner().notices.send(notice).await;
+        sent.map_err(|_| {
+            self.end(Status::unavailable(
+                "the control plane is ending: connect again",
+            ))
+        })
+    }
+
+    fn end(&self, status: Status) -> Over {
+        self.pipe.close(status);
+        Over
+    }
+
+    /// Takes leave: from here on the replica is disconnected, and if the client does not
+    /// even take the end, its connection goes too.
+    async fn retire(self) {
+        let Stream {
+            hub,
+            registered,
+            pipe,
+            peer,
+            in_use,
+            timing,
+            requests,
+            ..
+        } = self;
+        let code = pipe.end_code();
+        if let Some(code) = code.filter(|code| *code != tonic::Code::Ok) {
+            hub.metrics().refused(code);
+        }
+        tracing::debug!(
+            server = %registered.key.server, replica = %registered.key.replica,
+            stream = registered.stream, ?code, "stream ended"
+        );
+        let notice = Notice::Closed {
+            server: registered.key.server.clone(),
+            replica: registered.key.replica.clone(),
+            stream: registered.stream,
+        };
+        drop((registered, in_use));
+        // A driver that is gone does not miss it.
+        let _ = hub.inner().notices.send(notice).await;
+        let until = Instant::now() + timing.leave();
+        while !pipe.is_over() {
+            if tokio::time::timeout_at(until, pipe.changed())
+                .await
+                .is_err()
+            {
+                break;
+            }
+        }
+        if let (false, Some(peer)) = (pipe.is_over(), peer) {
+            peer.kill_if_unused();
+        }
+        drop(requests);
+    }
+}

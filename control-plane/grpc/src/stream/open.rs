@@ -1,0 +1,161 @@
+//! How a stream begins: first message, identity, PolicyServer.
+
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    sync::{Arc, LazyLock},
+};
+
+use assent_core::{
+    fleet::{Name, Node},
+    session::{First, Session},
+};
+use assent_proto::v1;
+use tokio::time::Instant;
+use tonic::{Code, Status, codec::Streaming};
+
+use super::{Stream, timing::Timing};
+use crate::{
+    auth::Caller,
+    from_proto::{self, Request},
+    hub::{Hub, Server},
+    notice::Notice,
+    pipe::Pipe,
+    registry::Key,
+};
+
+static NODES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// A stream whose caller is known, and nothing else yet.
+pub(crate) struct Opening<R> {
+    pub(crate) hub: Hub,
+    pub(crate) caller: Caller,
+    pub(crate) requests: Streaming<R>,
+    pub(crate) pipe: Arc<Pipe>,
+}
+
+// === impl Opening ===
+
+impl<R: Request> Opening<R> {
+    /// Runs the stream to its end.
+    pub(crate) async fn run(mut self) {
+        let pipe = self.pipe.clone();
+        let opened = tokio::select! {
+            opened = self.first() => opened,
+            () = gone(&pipe) => return,
+        };
+        let stream = match opened {
+            Ok((node, first, server)) => self.enter(node, first, &server).await,
+            Err(status) => {
+                self.hub.metrics().refused(status.code());
+                return pipe.finish(status);
+            }
+        };
+        stream.run().await;
+    }
+
+    async fn first(&mut self) -> Result<(Node, First, Arc<Server>), Status> {
+        let config = &self.hub.inner().config;
+        let message = self.requests.message();
+        let message = tokio::time::timeout(config.first_message_deadline, message).await;
+        let message = message.map_err(|_| Status::deadline_exceeded("no first message came"))?;
+        let message = message.map_err(unreadable)?;
+        let Some(mut message) = message else {
+            return Err(invalid(from_proto::Error::NoNode));
+        };
+        let node = message.take_node();
+        let node = node
+            .ok_or(from_proto::Error::NoNode)
+            .and_then(from_proto::node);
+        let node = node.map_err(invalid)?;
+        self.caller.principal.check(&node.id, &node.policy_server)?;
+        let first = message.into_first().map_err(invalid)?;
+        let until = Instant::now() + config.sync_deadline;
+        let server = self.hub.resolve(&node.policy_server, until).await?;
+        Ok((node, first, server))
+    }
+
+    async fn enter(self, node: Node, first: First, server: &Server) -> Stream<R> {
+        let Opening {
+            hub,
+            caller,
+            requests,
+            pipe,
+        } = self;
+        let key = Key {
+            server: server.name.clone(),
+            replica: Name::from(node.id.as_str()),
+        };
+        let mut published = server.published.subscribe();
+        published.mark_changed();
+        let registered = hub
+            .inner()
+            .streams
+            .enter(key, &node.instance_uid, pipe.clone());
+        // Whoever turned us into a standby a moment ago has not seen this stream.
+        if let Err(status) = hub.check_serving() {
+            pipe.close(status);
+        }
+        let stream = Stream {
+            node: hash(&node),
+            session: Session::new(R::KIND, registered.stream, first),
+            timing: Timing::new(&hub.inner().config, caller.principal.expires()),
+            in_use: caller.peer.as_ref().map(|peer| peer.use_stream()),
+            peer: caller.peer,
+            half_closed: false,
+            hub,
+            registered,
+            published,
+            requests,
+            pipe,
+        };
+        let opened = Notice::Opened {
+            server: stream.registered.key.server.clone(),
+            identity: caller.principal.identity().to_owned(),
+            stream: stream.registered.stream,
+            node,
+        };
+        // Where nobody listens any more, the first report ends the stream.
+        let _ = stream.tell(opened).await;
+        stream
+    }
+}
+
+/// What to compare a repeated node by; none where it is malformed.
+pub(super) fn node_hash(node: v1::Node) -> Option<u64> {
+    from_proto::node(node).ok().map(|node| hash(&node))
+}
+
+/// A message that is too long or no message at all is the client's fault; tonic says
+/// OUT_OF_RANGE and INTERNAL.
+pub(super) fn unreadable(status: Status) -> Status {
+    match status.code() {
+        Code::Internal | Code::OutOfRange => {
+            Status::invalid_argument(format!("failed to read a message: {}", status.message()))
+        }
+        _ => status,
+    }
+}
+
+fn hash(node: &Node) -> u64 {
+    let Node {
+        id,
+        policy_server,
+        instance_uid,
+        evaluator_version,
+        engine,
+        abis,
+        endpoint,
+    } = node;
+    let names = (id, policy_server, instance_uid, evaluator_version);
+    NODES.hash_one((names, engine, abis, endpoint))
+}
+
+fn invalid(error: from_proto::Error) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+async fn gone(pipe: &Pipe) {
+    while !pipe.is_over() {
+        pipe.changed().await;
+    }
+}

@@ -1,0 +1,9 @@
+//! The services over real sockets, spoken to by the generated clients.
+#![allow(clippy::unwrap_used)]
+
+mod discovery;
+mod limits;
+mod modules;
+mod state;
+mod support;
+mod trust;
