@@ -52,7 +52,7 @@ pub struct Policy {
 enum Program {
     Wapc(wapc::Program),
     Wasi(wasi::Program),
-    Rego(opa::Program),
+    Rego(Box<opa::Program>),
 }
 
 /// A pod that offends nobody: policies that only judge other kinds let it pass.
@@ -138,7 +138,12 @@ impl Policy {
                 } else {
                     opa::Dialect::Gatekeeper
                 };
-                Program::Rego(opa::Program::new(template, module.code(), &spec, dialect)?)
+                Program::Rego(Box::new(opa::Program::new(
+                    template,
+                    module.code(),
+                    &spec,
+                    dialect,
+                )?))
             }
         };
         Ok(Self { program, spec })
