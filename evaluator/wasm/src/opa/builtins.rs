@@ -16,6 +16,7 @@ use crate::sandbox::Stop;
 
 mod bounded;
 mod crypto;
+mod date;
 mod encoding;
 mod net;
 mod rego;
@@ -149,6 +150,7 @@ impl Function {
                 let own = [
                     bounded::find,
                     crypto::find,
+                    date::find,
                     encoding::find,
                     net::find,
                     sprintf::find,

@@ -26,18 +26,11 @@ pub(super) fn find(name: &str) -> Option<Own> {
         "units.parse_bytes" => |args| quantity(args, "units.parse_bytes"),
         "rand.intn" => rand_intn,
         "uuid.rfc4122" => |_| Some(Value::from(uuid())),
-        "uuid.parse" => |args| delegate("uuid.parse", args),
+        "uuid.parse" => |args| rego::delegate("uuid.parse", args),
         "opa.runtime" => |_| Some(Value::new_object()),
         "trace" => |_| Some(Value::Bool(true)),
         _ => return None,
     })
-}
-
-/// Calls the builtin of `regorus`, after its arguments were found harmless.
-fn delegate(name: &str, args: &[Value]) -> Option<Value> {
-    regorus::unstable::BUILTINS
-        .get(name)
-        .and_then(|(function, _)| rego::call(*function, args))
 }
 
 /// The strings of a string, an array or a set.
@@ -83,7 +76,7 @@ fn within_work(args: &[Value], name: &str) -> Option<Value> {
     if work > MAX_WORK {
         None
     } else {
-        delegate(name, args)
+        rego::delegate(name, args)
     }
 }
 
@@ -100,7 +93,7 @@ fn json_patch(args: &[Value]) -> Option<Value> {
     if copies > MAX_COPIES || operations.len() > MAX_WORK {
         None
     } else {
-        delegate("json.patch", args)
+        rego::delegate("json.patch", args)
     }
 }
 
@@ -131,7 +124,7 @@ fn quantity(args: &[Value], name: &str) -> Option<Value> {
     if text.len() > MAX_QUANTITY || exponent > 2 {
         None
     } else {
-        delegate(name, args)
+        rego::delegate(name, args)
     }
 }
 

@@ -45,6 +45,19 @@ fn time() {
     check("time.date", "[0]", "[1970,1,1]");
     check("time.clock", r#"[[3600000000000,"UTC"]]"#, "[1,0,0]");
     check("time.add_date", "[0,1,0,1]", "31622400000000000");
+    // A month after the 31st of January 1970 is the 3rd of March.
+    check(
+        "time.add_date",
+        "[2592000000000000,0,1,0]",
+        "5270400000000000",
+    );
+    check(
+        "time.add_date",
+        r#"[[0,"Europe/Berlin"],0,-1,0]"#,
+        "-2678400000000000",
+    );
+    undefined("time.add_date", "[0,9000000000000000000,0,0]");
+    undefined("time.add_date", "[0,0,0,9000000000000000000]");
     undefined("time.parse_rfc3339_ns", r#"["yesterday"]"#);
 }
 
