@@ -31,6 +31,9 @@ pub struct EngineConfig {
     pub keep_resident_bytes: usize,
 }
 
+/// Free sandboxes that stay prepared for their module: at most 64 MiB that an idle process holds.
+const WARM_SLOTS: u32 = 64;
+
 /// The engine: cheap to clone, one per process.
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
@@ -90,8 +93,9 @@ impl Default for EngineConfig {
             max_concurrent_instances: 256,
             // Room for a policy server that quadruples the default limit.
             max_memory_bytes: 512 << 20,
-            // A Rust policy touches some 200 KiB, a Go policy some MiB.
-            keep_resident_bytes: 2 << 20,
+            // A Rust policy dirties less than 64 KiB, a Go policy about 1 MiB; for the latter keeping it saves 400 µs
+            // of page faults per evaluation.
+            keep_resident_bytes: 1 << 20,
         }
     }
 }
@@ -141,7 +145,7 @@ impl EngineConfig {
             .max_memory_size(self.max_memory_bytes)
             // Grows with functions and globals: Go modules of 10 MB need about 1 MiB.
             .max_core_instance_size(16 << 20)
-            .max_unused_warm_slots(count)
+            .max_unused_warm_slots(count.min(WARM_SLOTS))
             .linear_memory_keep_resident(self.keep_resident_bytes)
             .table_keep_resident(TABLE_ELEMENTS * size_of::<usize>())
             .pagemap_scan(wasmtime::Enabled::Auto);

@@ -1,9 +1,13 @@
 //! Ahead-of-time artefacts: made once, loaded where they fit, refused elsewhere.
 
-use assent_wasm::{Abi, Engine, EngineConfig, Error, Policy, Review};
+use std::time::Duration;
+
+use assent_wasm::{
+    Abi, Engine, EngineConfig, Error, EvalError, Limits, Policy, PolicySpec, Review,
+};
 use sha2::{Digest, Sha256};
 
-use crate::guests::{ENGINE, answering, pod, spec};
+use crate::guests::{ENGINE, answering, pod, spec, wapc};
 
 fn hash(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
@@ -107,4 +111,52 @@ fn policies_are_used_from_many_threads_at_once() {
             });
         }
     });
+}
+
+#[test]
+fn when_all_sandboxes_are_taken_the_next_evaluation_says_so() {
+    let engine = Engine::new(EngineConfig {
+        max_concurrent_instances: 1,
+        ..EngineConfig::default()
+    })
+    .unwrap();
+    let policy = |wasm: &[u8], timeout: u64| {
+        let limits = Limits {
+            timeout: Duration::from_millis(timeout),
+            ..Limits::default()
+        };
+        let module = engine.compile(wasm).unwrap();
+        Policy::prepare(
+            &engine,
+            &module,
+            PolicySpec {
+                limits,
+                ..spec(Abi::Wapc)
+            },
+        )
+        .unwrap()
+    };
+    let endless = policy(&wapc("", "(loop $l (br $l)) (i32.const 1)"), 1_000);
+    let quick = policy(&answering(r#"{"accepted":true}"#), 1_000);
+    let request = pod();
+    let review = Review::admission(&request).unwrap();
+    let overloaded = std::thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            let request = pod();
+            // The quick policy may be first: then there is nothing to be seen yet.
+            while endless.evaluate(&Review::admission(&request).unwrap())
+                == Err(EvalError::Overloaded)
+            {}
+        });
+        let mut seen = false;
+        while !busy.is_finished() {
+            seen |= quick.evaluate(&review) == Err(EvalError::Overloaded);
+        }
+        seen
+    });
+    assert!(overloaded);
+    assert!(
+        quick.evaluate(&review).unwrap().allowed,
+        "the sandbox is free again"
+    );
 }
