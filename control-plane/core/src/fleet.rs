@@ -230,9 +230,10 @@ impl Fleet {
         self.unlist(&name);
         if let Some(replica) = self.replicas.get_mut(&name) {
             replica.last_seen = Some(now);
-            // A stream that took nothing, or took it back, leaves what was before it.
-            let taken = report.taken.as_ref().or(replica.before.as_ref());
-            replica.taken = taken.cloned();
+            // Before its first answer a stream has nothing to say of what was taken.
+            if report.taken.is_some() || report.refused.is_some() {
+                replica.taken = Some(replica.after(&report));
+            }
             replica.report = report;
         }
         self.list(&name);
@@ -489,6 +490,16 @@ impl Fleet {
 // === impl Replica ===
 
 impl Replica {
+    /// What the replica has after an answer. One that took nothing, or took it back, leaves
+    /// what was before its stream; where that is nothing, it has answered and has nothing.
+    fn after(&self, report: &Report) -> Taken {
+        let taken = report.taken.as_ref().or(self.before.as_ref());
+        taken.cloned().unwrap_or_else(|| Taken {
+            snapshot: Arc::new(Snapshot::empty()),
+            rejected: Vec::new(),
+        })
+    }
+
     /// What the replica is doing about the `current` version.
     pub fn state(&self, current: Version) -> State {
         match self.link {

@@ -342,6 +342,21 @@ fn r37_another_process_under_the_name_has_said_nothing() {
 }
 
 #[test]
+fn r37_a_reconnect_does_not_undo_a_refusal() {
+    let mut script = Script::everyone();
+    script.open("x", "i", 1);
+    script.report("x", 1, mk_refused(&mk_snapshot(A), None));
+    script.check(("a", 1), "1: 1 rejected lacking");
+    script.close("x", 1).open("x", "i", 2);
+    script.check(("a", 1), "1: 1 behind lacking");
+    script.report("x", 2, Report::default());
+    script.check(("a", 1), "1: 1 behind lacking");
+    script
+        .takes("x", 2, A)
+        .check(("a", 1), "1: 1 applied complete");
+}
+
+#[test]
 fn refusals_of_those_who_left_are_disconnected_and_still_block() {
     let mut script = Script::everyone();
     script.open("x", "i", 1).open("y", "i", 2).takes("x", 1, A);

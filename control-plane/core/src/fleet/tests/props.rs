@@ -170,7 +170,7 @@ impl Oracle {
                 let report = mk_refused(&mk_snapshot(&pick(set)), None);
                 fleet.reported(now, NAMES[who], self.stream(who, late), report);
                 if let Some(replica) = self.listening(who, late) {
-                    replica.taken = replica.before;
+                    replica.taken = replica.before.or(Some((0, 0)));
                     replica.refused = Some(set);
                 }
             }

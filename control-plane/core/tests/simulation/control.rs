@@ -1,0 +1,535 @@
+//! The control plane as its processes drive it: streams around one plane, deeds done one
+//! after the other, and an end at any moment.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use assent_core::{
+    fleet::{Link as State, Node},
+    plane::{Effect, Event, Plane},
+    rollout::{Input, Output, PolicyId, Refusal, RefusalReason, Stored},
+    session::{self, Kind, Report, Session},
+};
+
+use crate::{
+    network::Link,
+    wire::{Claim, Down, Up},
+    world::{Control, GRACE, Happening, TIMING, World},
+};
+
+type Verdict = Result<(), String>;
+
+impl World {
+    /// A control plane starts and reads what is stored.
+    pub(crate) fn plane_start(&mut self) -> Verdict {
+        self.epoch += 1;
+        self.note(|| "control plane starts".into());
+        self.control = Some(Control {
+            plane: Plane::new(GRACE),
+            streams: 0,
+            deeds: VecDeque::new(),
+            busy: false,
+            unheard: false,
+            wake: None,
+            beliefs: BTreeMap::new(),
+            relied_on: BTreeMap::new(),
+        });
+        let (server, counting) = (World::server(), self.counting);
+        self.apply(Event::ServerAdded { server, counting })?;
+        self.expect_replicas()?;
+        let ids: Vec<PolicyId> = self.store.objects.keys().cloned().collect();
+        for id in ids {
+            self.observe(&id, true)?;
+        }
+        let epoch = self.epoch;
+        let after = self.rng.millis(0, 3_000);
+        self.after(after, Happening::PlaneSynced { epoch });
+        Ok(())
+    }
+
+    pub(crate) fn expect_replicas(&mut self) -> Verdict {
+        let (server, replicas) = (World::server(), self.expected());
+        self.apply(Event::Expected { server, replicas })
+    }
+
+    /// The process dies: streams, timers and deeds that were not done die with it.
+    pub(crate) fn plane_crash(&mut self) {
+        if self.control.take().is_none() {
+            return;
+        }
+        self.history.restarts += 1;
+        self.note(|| "control plane crashes".into());
+        let ids: Vec<u64> = self.links.keys().copied().collect();
+        for link in ids {
+            let dead = self
+                .links
+                .get_mut(&link)
+                .expect("a listed link must be there");
+            dead.cut();
+            dead.session = None;
+            let after = self.rng.millis(1, 3_000);
+            self.after(after, Happening::ClientCloses { link });
+        }
+        let after = self.rng.millis(100, 20_000);
+        self.after(after, Happening::PlaneStart);
+    }
+
+    pub(crate) fn is_epoch(&self, epoch: u64) -> bool {
+        self.control.is_some() && self.epoch == epoch
+    }
+
+    /// Feeds one event to the plane and does what follows.
+    pub(crate) fn apply(&mut self, event: Event) -> Verdict {
+        let now = self.now;
+        let Some(control) = &mut self.control else {
+            return Ok(());
+        };
+        let mut effects = Vec::new();
+        control.plane.apply(now, event, &mut effects);
+        self.perform(effects)?;
+        self.settle()
+    }
+
+    pub(crate) fn settle(&mut self) -> Verdict {
+        for round in 0.. {
+            let now = self.now;
+            let Some(control) = &mut self.control else {
+                return Ok(());
+            };
+            let mut effects = Vec::new();
+            control.plane.settle(now, &mut effects);
+            if effects.is_empty() {
+                break;
+            }
+            if round > 16 {
+                return Err("the plane does not settle".into());
+            }
+            self.perform(effects)?;
+        }
+        self.schedule_wake()?;
+        self.check_status()
+    }
+
+    fn schedule_wake(&mut self) -> Verdict {
+        let (now, epoch) = (self.now, self.epoch);
+        let Some(control) = &mut self.control else {
+            return Ok(());
+        };
+        let Some(deadline) = control.plane.deadline() else {
+            return Ok(());
+        };
+        if deadline <= now {
+            return Err(format!("the plane waits for the past: {deadline:?}"));
+        }
+        if control.wake.is_none_or(|at| at <= now || at > deadline) {
+            control.wake = Some(deadline);
+            self.at(deadline, Happening::Wake { epoch });
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>) -> Verdict {
+        for effect in effects {
+            match effect {
+                Effect::Publish { snapshot, .. } => {
+                    self.note(|| format!("publishes {}", &snapshot.version().to_string()[..8]));
+                    self.check_publish(&snapshot)?;
+                    let ids: Vec<u64> = self.links.keys().copied().collect();
+                    for id in ids {
+                        self.offer(id, &snapshot)?;
+                    }
+                }
+                Effect::Policy(id, output) => self.ask(id, output)?,
+                Effect::Applied { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, id: PolicyId, output: Output) -> Verdict {
+        if let Output::Flip { to, .. } = &output {
+            self.check_flip(to)?;
+        }
+        let control = self.control.as_mut().expect("who asks must be there");
+        control.deeds.push_back((id, output));
+        self.next_deed();
+        Ok(())
+    }
+
+    fn next_deed(&mut self) {
+        let epoch = self.epoch;
+        let Some(control) = &mut self.control else {
+            return;
+        };
+        if !control.busy && !control.deeds.is_empty() {
+            control.busy = true;
+            let after = self.rng.millis(0, 400);
+            self.after(after, Happening::Land { epoch });
+        }
+    }
+
+    /// The oldest deed is done; whoever asked may die before hearing of it.
+    pub(crate) fn land(&mut self, epoch: u64) -> Verdict {
+        if !self.is_epoch(epoch) {
+            return Ok(());
+        }
+        let control = self.control.as_mut().expect("an epoch must have its plane");
+        let (id, output) = control.deeds.pop_front().expect("a deed must be waiting");
+        control.unheard = true;
+        let input = self.write(&id, &output)?;
+        let after = self.rng.millis(0, 200);
+        let event = match input {
+            Some(input) => Event::Policy(id, input),
+            None => Event::Synced,
+        };
+        let event = Box::new(event);
+        self.after(after, Happening::Landed { epoch, event });
+        Ok(())
+    }
+
+    pub(crate) fn landed(&mut self, epoch: u64, event: Event) -> Verdict {
+        if !self.is_epoch(epoch) {
+            return Ok(());
+        }
+        let control = self.control.as_mut().expect("an epoch must have its plane");
+        control.busy = false;
+        control.unheard = false;
+        // What is not about a policy only makes room for the next deed.
+        if matches!(event, Event::Policy(..)) {
+            self.apply(event)?;
+        }
+        self.next_deed();
+        Ok(())
+    }
+
+    fn write(&mut self, id: &PolicyId, output: &Output) -> Result<Option<Input>, String> {
+        let (now, fails) = (self.now, !self.is_healed() && self.rng.percent(15));
+        self.note(|| format!("{} {}", id.key, crate::check::show(output)));
+        let Some(object) = self.store.objects.get_mut(id) else {
+            return Err(format!("{id:?} was released before {output:?}"));
+        };
+        Ok(match output {
+            Output::Flip { .. } if fails => Some(Input::FlipFailed),
+            Output::Flip { from, to } => {
+                object.flip(now, from.as_ref(), to)?;
+                self.history.flips += 1;
+                self.check_flipped(from.as_ref(), to)?;
+                Some(Input::Flipped(to.revision.clone()))
+            }
+            Output::Retire(revision) => {
+                let drain = u64::try_from(TIMING.drain.as_millis()).unwrap_or(u64::MAX);
+                object.retire(now, revision, drain)?;
+                self.history.asked.remove(revision);
+                Some(Input::Retired(revision.clone()))
+            }
+            Output::Unroute => {
+                if let Some(webhook) = &object.webhook {
+                    self.history.asked.insert(webhook.revision.clone(), now);
+                }
+                object.unroute(now);
+                Some(Input::Unrouted)
+            }
+            Output::Release => {
+                self.release(id)?;
+                None
+            }
+            Output::Enforced(_) => None,
+        })
+    }
+
+    fn release(&mut self, id: &PolicyId) -> Verdict {
+        let object = self
+            .store
+            .objects
+            .remove(id)
+            .expect("a released object must be there");
+        if object.webhook.is_some() || !object.deleting {
+            return Err(format!("I5: {id:?} is released with its webhook"));
+        }
+        for policy in object.revisions.values() {
+            self.history.asked.remove(&policy.revision);
+        }
+        self.store.released.insert(id.clone());
+        Ok(())
+    }
+
+    /// The plane sees an object as it is now.
+    pub(crate) fn observe(&mut self, id: &PolicyId, starts: bool) -> Verdict {
+        let Some(object) = self.store.objects.get(id) else {
+            return Ok(());
+        };
+        let generation = object.newest.generation;
+        let (deleting, vet) = (object.deleting, object.accepted < generation);
+        let event = Event::Observed {
+            id: id.clone(),
+            server: World::server(),
+            generation,
+            timing: TIMING,
+            stored: if starts {
+                object.stored()
+            } else {
+                Stored::default()
+            },
+        };
+        self.apply(event)?;
+        if deleting {
+            return self.apply(Event::Policy(id.clone(), Input::Deleted));
+        }
+        if vet {
+            let (epoch, id) = (self.epoch, id.clone());
+            let after = self.rng.millis(10, 3_000);
+            self.after(
+                after,
+                Happening::Vetted {
+                    epoch,
+                    id,
+                    generation,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    pub(crate) fn vetted(&mut self, epoch: u64, id: PolicyId, generation: i64) -> Verdict {
+        let Some(object) = self
+            .store
+            .objects
+            .get_mut(&id)
+            .filter(|_| self.control.is_some() && self.epoch == epoch)
+        else {
+            return Ok(());
+        };
+        if object.newest.generation != generation
+            || object.deleting
+            || object.accepted >= generation
+        {
+            return Ok(());
+        }
+        if !object.acceptable {
+            let refusal = Refusal {
+                reason: RefusalReason::Invalid,
+                message: "does not compile".into(),
+            };
+            return self.apply(Event::refused(id, generation, refusal));
+        }
+        let policy = object.newest.clone();
+        object.accepted = generation;
+        object.revisions.insert(generation, policy.clone());
+        // The end may come between the revision and the news of it.
+        if !self.is_healed() && self.rng.percent(3) {
+            self.plane_crash();
+            return Ok(());
+        }
+        self.apply(Event::ready(id, policy))
+    }
+
+    /// A first message arrives.
+    pub(crate) fn arrive(&mut self, id: u64) -> Verdict {
+        let epoch = self.epoch;
+        let Some(link) = self.links.get_mut(&id).filter(|l| !l.up_cut) else {
+            return Ok(());
+        };
+        let Some(control) = &mut self.control else {
+            self.after(
+                std::time::Duration::from_millis(5),
+                Happening::ClientCloses { link: id },
+            );
+            return Ok(());
+        };
+        control.streams += 1;
+        link.epoch = epoch;
+        link.number = control.streams;
+        let client = &self.clients[link.client];
+        link.session = Some(Session::new(
+            client.kind,
+            link.number,
+            link.hello.first.clone(),
+        ));
+        let node = Node {
+            id: client.name.clone(),
+            policy_server: World::server().to_string(),
+            instance_uid: link.hello.instance.clone(),
+            ..Node::default()
+        };
+        let (identity, stream, who) = (client.name.clone(), link.number, link.client);
+        let name = client.name.as_str().into();
+        let known = control
+            .beliefs
+            .get(&name)
+            .is_some_and(|(i, _)| *i == node.instance_uid);
+        if !known {
+            control
+                .beliefs
+                .insert(name, (node.instance_uid.clone(), Claim::Nothing));
+        }
+        self.apply(Event::Opened {
+            node,
+            identity,
+            stream,
+        })?;
+        self.supersede(id, who);
+        let published = self
+            .control
+            .as_ref()
+            .and_then(|c| c.plane.server("default")?.published().cloned());
+        match published {
+            Some(snapshot) => self.offer(id, &snapshot),
+            None => Ok(()),
+        }
+    }
+
+    /// R28: the older stream is closed; what it still says comes late.
+    fn supersede(&mut self, id: u64, who: usize) {
+        let older = self
+            .links
+            .iter()
+            .filter(|(n, l)| **n != id && l.client == who && l.session.is_some());
+        let older: Vec<u64> = older.map(|(n, _)| *n).collect();
+        for link in older {
+            let after = self.rng.millis(0, 2_000);
+            self.after(after, Happening::PlaneCloses { link });
+            self.after(after, Happening::ClientCloses { link });
+        }
+    }
+
+    fn offer(&mut self, id: u64, snapshot: &std::sync::Arc<assent_core::Snapshot>) -> Verdict {
+        let Some(link) = self.links.get_mut(&id) else {
+            return Ok(());
+        };
+        let Some(session) = &mut link.session else {
+            return Ok(());
+        };
+        link.sent.offered += 1;
+        let mut out = Vec::new();
+        session.step(session::Input::Publish(snapshot.clone()), &mut out);
+        let sends = out.iter().any(|o| matches!(o, session::Output::Send(_)));
+        // A state-of-the-world client that named this version is taken at its word.
+        let says = link.hello.first.version == snapshot.version().to_string();
+        let silent = self.clients[link.client].kind == Kind::StateOfTheWorld && !sends;
+        if silent && says && link.sent.newest.is_none() {
+            link.claim = Claim::Loaded(link.hello.loaded.clone());
+        }
+        self.emit(id, out)
+    }
+
+    /// A message of a client arrives.
+    pub(crate) fn up(&mut self, id: u64, up: Up) -> Verdict {
+        let Some(link) = self.links.get_mut(&id).filter(|l| !l.up_cut) else {
+            return Ok(());
+        };
+        let Some(session) = &mut link.session else {
+            return Ok(());
+        };
+        if link.sent.is_newest(&up.answer.nonce) && !matches!(up.claim, Claim::Nothing) {
+            link.sent.answered = true;
+            link.claim = match (up.claim, std::mem::take(&mut link.claim)) {
+                (Claim::AsBefore, Claim::Nothing) => Claim::AsBefore,
+                (Claim::AsBefore, before) => before,
+                (said, _) => said,
+            };
+        }
+        let mut out = Vec::new();
+        session.step(session::Input::Answer(up.answer), &mut out);
+        let report = session.report();
+        if report
+            .taken
+            .is_some_and(|t| t.rejected.len() > session::MAX_REJECTED)
+        {
+            return Err("I10: a session keeps more rejections than it may".into());
+        }
+        self.emit(id, out)
+    }
+
+    fn emit(&mut self, id: u64, out: Vec<session::Output>) -> Verdict {
+        for output in out {
+            match output {
+                session::Output::Count(_) => {}
+                session::Output::Report(report) => self.tell(id, Some(report)),
+                session::Output::Send(response) => {
+                    self.check_send(id, &response)?;
+                    let down = Box::new(Down::of(&response));
+                    let after = self.rng.millis(1, 150);
+                    let now = self.now;
+                    let link = self.links.get_mut(&id).expect("who sends must have a link");
+                    link.last_down = (now + after).max(link.last_down);
+                    let at = link.last_down;
+                    self.at(at, Happening::Down { link: id, down });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues what a stream has to say, in its order; none is its end.
+    fn tell(&mut self, id: u64, report: Option<Report>) {
+        let after = self.rng.millis(0, 30);
+        let now = self.now;
+        let link = self.links.get_mut(&id).expect("who tells must have a link");
+        link.last_report = (now + after).max(link.last_report);
+        let (at, claim) = (link.last_report, link.claim.clone());
+        let report = report.map(Box::new);
+        self.at(
+            at,
+            Happening::Report {
+                link: id,
+                report,
+                claim,
+            },
+        );
+    }
+
+    pub(crate) fn plane_closes(&mut self, id: u64) {
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        if link.session.take().is_some() {
+            self.tell(id, None);
+        }
+    }
+
+    pub(crate) fn report(&mut self, id: u64, report: Option<Report>, claim: Claim) -> Verdict {
+        let Some(link) = self.links.get(&id) else {
+            return Ok(());
+        };
+        let (epoch, stream) = (link.epoch, link.number);
+        if !self.is_epoch(epoch) {
+            return Ok(());
+        }
+        let replica: assent_core::fleet::Name = self.clients[link.client].name.as_str().into();
+        let server = World::server();
+        let Some(report) = report else {
+            return self.apply(Event::Closed {
+                server,
+                replica,
+                stream,
+            });
+        };
+        let control = self.control.as_mut().expect("an epoch must have its plane");
+        let fleet = &control
+            .plane
+            .server("default")
+            .expect("the server must be there")
+            .fleet;
+        let heard = fleet.replica(&replica).map(|r| r.link) == Some(State::Open { stream });
+        if heard && !matches!(claim, Claim::Nothing) {
+            let known = control.beliefs.get_mut(&replica);
+            let belief = &mut known.expect("who opened must be known").1;
+            *belief = match (claim, std::mem::take(belief)) {
+                (Claim::AsBefore, Claim::Nothing) => Claim::Loaded(BTreeSet::new()),
+                (Claim::AsBefore, before) => before,
+                (said, _) => said,
+            };
+        }
+        self.apply(Event::Reported {
+            server,
+            replica,
+            stream,
+            report,
+        })
+    }
+}
+
+impl Link {
+    pub(crate) fn is_open(&self) -> bool {
+        self.session.is_some() && !self.up_cut && !self.down_cut
+    }
+}
