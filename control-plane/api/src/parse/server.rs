@@ -1,0 +1,172 @@
+//! Reads a `PolicyServer`.
+
+use std::sync::Arc;
+
+use assent_core::policy::{DEFAULT_MEMORY_BYTES, DEFAULT_TIMEOUT_MS, Limits};
+use serde_json::Value;
+
+use super::{
+    Errors, metadata, quantity,
+    reader::{Node, Sink},
+};
+use crate::{canonical, server::PolicyServerSpec};
+
+/// The least memory that a sandbox can do with: a page for the stack, one for data.
+const MIN_MEMORY_BYTES: u64 = 128 << 10;
+
+/// The most memory that a 32-bit sandbox can have.
+const MAX_MEMORY_BYTES: u64 = 4 << 30;
+
+/// A valid PolicyServer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParsedServer {
+    /// Its name.
+    pub name: String,
+    /// What it says.
+    pub spec: PolicyServerSpec,
+    /// Limits of one evaluation, defaults filled in.
+    pub limits: Limits,
+    /// Canonical JSON of the spec with every default filled in.
+    pub spec_json: Arc<[u8]>,
+}
+
+pub(super) fn read(value: &Value) -> Result<ParsedServer, Errors> {
+    let sink = Sink::default();
+    let server = read_object(&sink, value);
+    sink.result(server)
+}
+
+fn read_object(sink: &Sink, value: &Value) -> Option<ParsedServer> {
+    let root = Node {
+        sink,
+        path: String::new(),
+        value,
+    };
+    let mut fields = root.fields();
+    for name in ["apiVersion", "kind", "status"] {
+        fields.get(name);
+    }
+    let metadata = metadata::read(&mut fields);
+    if metadata.namespace.is_some() {
+        sink.error(
+            "metadata.namespace",
+            "a PolicyServer has no namespace; remove it",
+        );
+    }
+    let spec = match fields.get("spec") {
+        Some(node) => typed(&node),
+        None => Some(PolicyServerSpec::default()),
+    };
+    fields.close();
+    let (name, spec) = (metadata.name?, spec?);
+    check(sink, &spec);
+    let spec_json = serde_json::to_value(&spec).expect("a spec must be JSON");
+    Some(ParsedServer {
+        name,
+        limits: limits(sink, &spec),
+        spec,
+        spec_json: canonical::to_vec(&spec_json).into(),
+    })
+}
+
+/// Reads the whole spec by its types, then looks for what they did not take.
+fn typed(node: &Node<'_>) -> Option<PolicyServerSpec> {
+    let spec: PolicyServerSpec = match serde_json::from_value(node.value.clone()) {
+        Ok(spec) => spec,
+        Err(error) => {
+            node.error(error.to_string());
+            return None;
+        }
+    };
+    let taken = serde_json::to_value(&spec).expect("a spec must be JSON");
+    unknown(node.sink, &node.path, node.value, &taken);
+    Some(spec)
+}
+
+/// Reports what is in `written` and not in `taken`. An empty collection may be left out.
+fn unknown(sink: &Sink, path: &str, written: &Value, taken: &Value) {
+    match (written, taken) {
+        (Value::Object(written), Value::Object(taken)) => {
+            for (name, value) in written.iter().filter(|(_, value)| !is_empty(value)) {
+                let path = format!("{path}.{name}");
+                match taken.get(name) {
+                    Some(taken) => unknown(sink, &path, value, taken),
+                    None => sink.error(&path, "unknown field; remove it"),
+                }
+            }
+        }
+        (Value::Array(written), Value::Array(taken)) => {
+            for (i, (written, taken)) in written.iter().zip(taken).enumerate() {
+                unknown(sink, &format!("{path}[{i}]"), written, taken);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
+
+/// What the API server checks by CEL in a cluster.
+fn check(sink: &Sink, spec: &PolicyServerSpec) {
+    if spec.replicas < 0 {
+        sink.error(
+            "spec.replicas",
+            format!("must be at least 0, not {}", spec.replicas),
+        );
+    }
+    if spec.min_available.is_some() && spec.max_unavailable.is_some() {
+        sink.error(
+            "spec.minAvailable",
+            "give minAvailable or maxUnavailable, not both",
+        );
+    }
+    let secure = spec.sources.iter().flat_map(|sources| &sources.secure);
+    for (i, source) in secure.enumerate() {
+        if source.certificate.is_some() == source.certificate_from.is_some() {
+            let path = format!("spec.sources.secure[{i}]");
+            sink.error(&path, "give certificate or certificateFrom, and not both");
+        }
+    }
+    if spec
+        .verification
+        .as_ref()
+        .is_some_and(|v| v.public_keys.is_empty())
+    {
+        sink.error(
+            "spec.verification.publicKeys",
+            "must not be empty; no module could be signed",
+        );
+    }
+}
+
+fn limits(sink: &Sink, spec: &PolicyServerSpec) -> Limits {
+    let given = spec.limits.clone().unwrap_or_default();
+    let seconds = given.timeout_eval_seconds.and_then(|seconds| {
+        let fits = (1..30).contains(&seconds);
+        if !fits {
+            let message = format!("must be between 1 and 29, not {seconds}");
+            sink.error("spec.limits.timeoutEvalSeconds", message);
+        }
+        fits.then_some(seconds.unsigned_abs())
+    });
+    let memory = given.memory.and_then(|memory| {
+        let range = MIN_MEMORY_BYTES..=MAX_MEMORY_BYTES;
+        let bytes = quantity::bytes(&memory.0).filter(|bytes| range.contains(bytes));
+        if bytes.is_none() {
+            let message = format!("must be between 128Ki and 4Gi, not \"{}\"", memory.0);
+            sink.error("spec.limits.memory", message);
+        }
+        bytes
+    });
+    Limits {
+        timeout_ms: seconds.map_or(DEFAULT_TIMEOUT_MS, |seconds| seconds * 1000),
+        memory_bytes: memory.unwrap_or(DEFAULT_MEMORY_BYTES),
+    }
+}

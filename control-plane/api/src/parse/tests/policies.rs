@@ -1,0 +1,257 @@
+use serde_json::Map;
+
+use super::*;
+use crate::rules::{Operation, Operator, Requirement, Scope};
+
+#[test]
+fn defaults_are_filled_in() {
+    let parsed = accept("ClusterAdmissionPolicy", json!({}));
+    assert_eq!(parsed.key, PolicyKey::cluster("p"));
+    assert_eq!(parsed.server, "default");
+    assert_eq!(parsed.module, "registry://example.com/p:v1");
+    assert_eq!(&*parsed.settings, b"{}");
+    assert_eq!(parsed.rules[0].scope, Scope::All);
+    assert_eq!(parsed.mode, Mode::Protect);
+    assert_eq!(parsed.failure_policy, FailurePolicy::Fail);
+    assert_eq!(parsed.match_policy, MatchPolicy::Equivalent);
+    assert_eq!(parsed.side_effects, SideEffects::None);
+    assert_eq!(
+        (parsed.timeout_seconds, parsed.timeout_eval_seconds),
+        (10, None)
+    );
+    assert_eq!(
+        (parsed.progress_deadline_seconds, parsed.history_limit),
+        (600, 5)
+    );
+    assert!(parsed.background_audit && !parsed.mutating);
+    assert_eq!(parsed.limits(Limits::default()), Limits::default());
+    assert_eq!(parsed.rollback, None);
+}
+
+fn everything() -> Value {
+    json!({
+        "policyServer": "tenants",
+        "module": "https://example.com/p.wasm",
+        "settings": {"b": [1, 2.50], "a": {"x": 9007199254740993i64}},
+        "rules": [{"apiGroups": ["apps"], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"],
+            "resources": ["deployments", "deployments/scale"], "scope": "Namespaced"}],
+        "mutating": true,
+        "mode": "monitor",
+        "failurePolicy": "Ignore",
+        "matchPolicy": "Exact",
+        "matchConditions": [{"name": "not-system", "expression": "request.userInfo.username != 'x'"}],
+        "objectSelector": {"matchLabels": {"app": "web"}},
+        "namespaceSelector": {"matchExpressions": [{"key": "env", "operator": "In", "values": ["prod"]}]},
+        "sideEffects": "NoneOnDryRun",
+        "timeoutSeconds": 5,
+        "timeoutEvalSeconds": 3,
+        "message": "no",
+        "entrypoint": "policy/main",
+        "contextAwareResources": [{"apiVersion": "v1", "kind": "Namespace"}],
+        "backgroundAudit": false,
+        "rollout": {"progressDeadlineSeconds": 60},
+        "revisionHistoryLimit": 0
+    })
+}
+
+#[test]
+fn every_field_is_taken() {
+    let parsed = accept("ClusterAdmissionPolicy", everything());
+    assert_eq!(parsed.server, "tenants");
+    assert_eq!(
+        &*parsed.settings,
+        br#"{"a":{"x":9007199254740993},"b":[1,2.5]}"#
+    );
+    assert_eq!(
+        parsed.rules[0].operations,
+        [Operation::Create, Operation::Update]
+    );
+    assert_eq!(parsed.rules[0].scope, Scope::Namespaced);
+    assert_eq!(parsed.match_conditions[0].name, "not-system");
+    assert_eq!(
+        parsed.object_selector.as_ref().unwrap().match_labels["app"],
+        "web"
+    );
+    assert_eq!(
+        parsed
+            .namespace_selector
+            .as_ref()
+            .unwrap()
+            .match_expressions,
+        [Requirement {
+            key: "env".into(),
+            operator: Operator::In,
+            values: vec!["prod".into()]
+        }]
+    );
+    assert_eq!(parsed.limits(Limits::default()).timeout_ms, 3000);
+    assert_eq!(parsed.context_resources[0].to_string(), "v1/Namespace");
+    assert_eq!(
+        (parsed.progress_deadline_seconds, parsed.history_limit),
+        (60, 0)
+    );
+    assert_eq!(
+        (parsed.message.as_str(), parsed.entrypoint.as_str()),
+        ("no", "policy/main")
+    );
+    assert_eq!(
+        (parsed.mode, parsed.mutating, parsed.background_audit),
+        (Mode::Monitor, true, false)
+    );
+}
+
+/// What a revision keeps reads back as the same policy: a rollback is by this parser too.
+#[test]
+fn the_kept_spec_reads_back() {
+    for (kind, spec_fields) in [
+        ("ClusterAdmissionPolicy", everything()),
+        ("ClusterAdmissionPolicy", json!({})),
+        ("AdmissionPolicy", json!({"settings": {"a": 1}})),
+    ] {
+        let parsed = accept(kind, spec_fields);
+        let kept: Value = serde_json::from_slice(&parsed.spec_json).unwrap();
+        assert_eq!(spec(&parsed.key, &kept, &standalone()).unwrap(), parsed);
+    }
+}
+
+/// A default that is spelled out, another order or null make no new generation.
+#[test]
+fn equal_specs_have_equal_bytes() {
+    let short = accept("ClusterAdmissionPolicy", json!({}));
+    let long = accept(
+        "ClusterAdmissionPolicy",
+        json!({"mode": "protect", "timeoutSeconds": 10, "policyServer": "default", "rollout": {}}),
+    );
+    assert_eq!(short.spec_json, long.spec_json);
+    let mut with_null = mk_policy("ClusterAdmissionPolicy", json!({}));
+    with_null["spec"]["message"] = Value::Null;
+    assert_eq!(policy(&with_null, &standalone()).unwrap(), short);
+    let other = accept("ClusterAdmissionPolicy", json!({"mode": "monitor"}));
+    assert_ne!(short.spec_json, other.spec_json);
+}
+
+#[test]
+fn namespaced_policies_stay_in_their_namespace() {
+    let parsed = accept("AdmissionPolicy", json!({}));
+    assert_eq!(parsed.key, PolicyKey::namespaced("team", "p"));
+    assert_eq!(parsed.rules[0].scope, Scope::Namespaced);
+    let with_rule = |fields: Value| {
+        let mut rule = rule();
+        merge(&mut rule, fields);
+        json!({"rules": [rule]})
+    };
+    let everything = "spec.rules[0].resources: a namespaced policy must name its resources: wildcards on everything are refused";
+    refuse_spec(
+        "AdmissionPolicy",
+        with_rule(json!({"resources": ["*/*"]})),
+        &[everything],
+    );
+    refuse_spec(
+        "AdmissionPolicy",
+        with_rule(json!({"resources": ["*"], "apiGroups": ["*"]})),
+        &[everything],
+    );
+    accept("AdmissionPolicy", with_rule(json!({"resources": ["*"]})));
+    accept(
+        "ClusterAdmissionPolicy",
+        with_rule(json!({"resources": ["*/*"], "apiGroups": ["*"]})),
+    );
+    refuse_spec(
+        "AdmissionPolicy",
+        with_rule(json!({"scope": "Cluster"})),
+        &["spec.rules[0].scope: a namespaced policy sees no cluster-scoped objects; remove it"],
+    );
+    refuse_spec(
+        "AdmissionPolicy",
+        json!({"namespaceSelector": {}, "contextAwareResources": []}),
+        &[
+            "spec.contextAwareResources: is for ClusterAdmissionPolicy only; remove it",
+            "spec.namespaceSelector: is for ClusterAdmissionPolicy only; remove it",
+        ],
+    );
+}
+
+#[test]
+fn file_modules_are_for_standalone() {
+    let value = mk_policy(
+        "ClusterAdmissionPolicy",
+        json!({"module": "file:///p.wasm"}),
+    );
+    assert!(policy(&value, &standalone()).is_ok());
+    let error = policy(&value, &Options::default()).unwrap_err().to_string();
+    assert!(
+        error.starts_with("spec.module: file:// modules work only without a cluster"),
+        "{error}"
+    );
+}
+
+#[test]
+fn rollback_annotation() {
+    let with = |text: &str| {
+        let mut value = mk_policy("ClusterAdmissionPolicy", json!({}));
+        value["metadata"]["annotations"] =
+            json!({"policies.assent.dev/rollback-to": text, "other": "x"});
+        policy(&value, &standalone()).map(|parsed| parsed.rollback)
+    };
+    assert_eq!(with("previous"), Ok(Some(Rollback::Previous)));
+    assert_eq!(with("7"), Ok(Some(Rollback::Generation(7))));
+    for bad in ["0", "-1", "Previous", ""] {
+        assert!(with(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn the_server_of_a_policy_is_immutable() {
+    let a = accept("ClusterAdmissionPolicy", json!({"policyServer": "a"}));
+    let b = accept("ClusterAdmissionPolicy", json!({"policyServer": "b"}));
+    assert!(immutable_fields(&a, &a).is_ok());
+    assert_eq!(
+        immutable_fields(&a, &b).unwrap_err().0[0].path,
+        "spec.policyServer"
+    );
+}
+
+/// What the schema of the cluster knows and what the parser knows is the same.
+#[test]
+fn schema_and_parser_know_the_same_fields() {
+    use kube::CustomResourceExt;
+    for (kind, crd) in [
+        (
+            "ClusterAdmissionPolicy",
+            crate::ClusterAdmissionPolicy::crd(),
+        ),
+        ("AdmissionPolicy", crate::AdmissionPolicy::crd()),
+    ] {
+        let crd = serde_json::to_value(crd).unwrap();
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        let mut fields: Vec<_> = schema["properties"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect();
+        fields.sort();
+        let value = mk_policy(
+            kind,
+            Value::Object(Map::from_iter([("?".to_owned(), json!(1))])),
+        );
+        let error = policy(&value, &standalone())
+            .unwrap_err()
+            .0
+            .remove(0)
+            .message;
+        let list = error
+            .split_once("known are ")
+            .unwrap()
+            .1
+            .trim_end_matches(')');
+        let mut known: Vec<_> = list.split(", ").map(str::to_owned).collect();
+        if kind == "AdmissionPolicy" {
+            known.retain(|name| {
+                !["namespaceSelector", "contextAwareResources"].contains(&name.as_str())
+            });
+        }
+        known.sort();
+        assert_eq!(fields, known, "{kind}");
+    }
+}

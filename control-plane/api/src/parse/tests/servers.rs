@@ -1,0 +1,69 @@
+use super::*;
+
+fn mk_server(spec: Value) -> Value {
+    json!({"apiVersion": API_VERSION, "kind": "PolicyServer", "metadata": {"name": "s"}, "spec": spec})
+}
+
+#[test]
+fn policy_servers() {
+    let accept = |spec| match manifest(&mk_server(spec), &standalone()).unwrap() {
+        Manifest::Server(server) => *server,
+        Manifest::Policy(policy) => panic!("{policy:?}"),
+    };
+    let plain = accept(json!({}));
+    assert_eq!(
+        (plain.name.as_str(), plain.spec.replicas, plain.limits),
+        ("s", 1, Limits::default())
+    );
+    assert_eq!(
+        plain.spec_json,
+        accept(json!({"replicas": 1, "env": [], "webhookMode": "PerPolicy"})).spec_json
+    );
+    let full = accept(json!({
+        "replicas": 3,
+        "env": [{"name": "A", "value": "b"}],
+        "sources": {"insecure": ["localhost:5000"], "secure": [{"name": "x", "certificate": "PEM"}]},
+        "limits": {"timeoutEvalSeconds": 4, "memory": "64Mi"},
+        "minAvailable": 1,
+        "resources": {"limits": {"memory": "1Gi"}},
+    }));
+    assert_eq!(
+        full.limits,
+        Limits {
+            timeout_ms: 4000,
+            memory_bytes: 64 << 20
+        }
+    );
+    for (spec, expect) in [
+        (
+            json!({"replica": 3}),
+            vec!["spec.replica: unknown field; remove it"],
+        ),
+        (
+            json!({"env": [{"name": "A", "valu": "b"}]}),
+            vec!["spec.env[0].valu: unknown field; remove it"],
+        ),
+        (
+            json!({"replicas": -1, "limits": {"memory": "1"}}),
+            vec![
+                "spec.limits.memory: must be between 128Ki and 4Gi, not \"1\"",
+                "spec.replicas: must be at least 0, not -1",
+            ],
+        ),
+        (
+            json!({"minAvailable": 1, "maxUnavailable": "50%"}),
+            vec!["spec.minAvailable: give minAvailable or maxUnavailable, not both"],
+        ),
+        (
+            json!({"sources": {"secure": [{"name": "x"}]}}),
+            vec!["spec.sources.secure[0]: give certificate or certificateFrom, and not both"],
+        ),
+        (
+            json!({"verification": {"publicKeys": []}}),
+            vec!["spec.verification.publicKeys: must not be empty; no module could be signed"],
+        ),
+    ] {
+        refuse(&mk_server(spec), &expect);
+    }
+    assert!(manifest(&mk_server(json!({"replicas": "three"})), &standalone()).is_err());
+}

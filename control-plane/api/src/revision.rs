@@ -1,0 +1,115 @@
+//! `PolicyRevision`: one immutable, resolved generation of a policy.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::policy::{condition_list, free_object};
+
+/// Everything that a revision was made of; by definition loadable.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "policies.assent.dev",
+    version = "v1alpha1",
+    kind = "PolicyRevision",
+    plural = "policyrevisions",
+    namespaced,
+    status = "PolicyRevisionStatus",
+    derive = "PartialEq",
+    doc = "One immutable, resolved generation of a policy. Only the control plane writes it.",
+    shortname = "prev",
+    category = "assent",
+    category = "policy",
+    printcolumn(name = "Kind", type_ = "string", json_path = ".spec.policyRef.kind"),
+    printcolumn(name = "Policy", type_ = "string", json_path = ".spec.policyRef.name"),
+    printcolumn(name = "Generation", type_ = "integer", json_path = ".spec.generation"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(name = "ABI", type_ = "string", json_path = ".spec.abi", priority = 1),
+    printcolumn(
+        name = "Digest",
+        type_ = "string",
+        json_path = ".spec.moduleDigest",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = immutable()))]
+pub struct PolicyRevisionSpec {
+    /// The policy that this is a revision of.
+    pub policy_ref: PolicyRef,
+    /// The policy's generation.
+    #[schemars(range(min = 1))]
+    pub generation: i64,
+    /// Where the module came from.
+    pub module_url: String,
+    /// `sha256:<hex>` of the module.
+    #[schemars(regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
+    pub module_digest: String,
+    /// Size of the module in bytes.
+    #[serde(default)]
+    pub module_size: u64,
+    /// `wapc`, `opa`, `gatekeeper` or `wasi`.
+    pub abi: String,
+    /// `sha256:<hex>` over everything that changes a verdict.
+    #[schemars(regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
+    pub content_digest: String,
+    /// Canonical JSON.
+    pub settings: String,
+    /// Host calls that the policy may make.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host_capabilities: Vec<String>,
+    /// The policy's spec as it was, defaults filled in.
+    #[schemars(schema_with = "free_object")]
+    pub policy: Map<String, Value>,
+}
+
+/// Names a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyRef {
+    /// `AdmissionPolicy` or `ClusterAdmissionPolicy`.
+    pub kind: String,
+    /// Its name; its namespace is the revision's.
+    pub name: String,
+    /// Tells it from one of the same name that was deleted before.
+    pub uid: String,
+}
+
+/// Where a revision is in its life.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyRevisionStatus {
+    /// Repaired from the webhook configuration, which alone decides what is active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// What else is true of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "condition_list")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Where a revision is in its life.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+pub enum Phase {
+    /// Being rolled out.
+    Candidate,
+    /// What the webhook points at.
+    Active,
+    /// No longer pointed at, still answered.
+    Draining,
+    /// Kept for rollback.
+    History,
+}
+
+fn immutable() -> Value {
+    json!([{ "rule": "self == oldSelf", "message": "a revision is immutable" }])
+}

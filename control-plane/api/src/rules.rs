@@ -1,0 +1,179 @@
+//! The parts of a policy that say which requests it sees, as in a webhook configuration.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Entries in one list of a rule, and rules in one policy. Nobody needs more, and the API
+/// server asks for a bound before it runs a validation over a list.
+pub const MAX_ITEMS: usize = 64;
+
+/// Requests that a policy sees: all lists must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Rule {
+    /// API groups; `""` is the core group, `*` all.
+    #[schemars(length(min = 1, max = 64), inner(length(max = 253)))]
+    pub api_groups: Vec<String>,
+    /// API versions; `*` is all.
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 63)))]
+    pub api_versions: Vec<String>,
+    /// `CREATE`, `UPDATE`, `DELETE`, `CONNECT` or `*`.
+    #[schemars(length(min = 1, max = 64))]
+    pub operations: Vec<Operation>,
+    /// `pods`, `pods/exec`, `pods/*`, `*/scale`, `*` (no subresources) or `*/*`.
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 253)))]
+    pub resources: Vec<String>,
+    /// Only objects in namespaces, only objects outside of them, or both.
+    #[serde(default)]
+    pub scope: Scope,
+}
+
+/// What is done to an object.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+pub enum Operation {
+    /// `CREATE`
+    #[serde(rename = "CREATE")]
+    Create,
+    /// `UPDATE`
+    #[serde(rename = "UPDATE")]
+    Update,
+    /// `DELETE`
+    #[serde(rename = "DELETE")]
+    Delete,
+    /// `CONNECT`
+    #[serde(rename = "CONNECT")]
+    Connect,
+    /// All of them.
+    #[serde(rename = "*")]
+    All,
+}
+
+/// Where an object lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Scope {
+    /// Outside of namespaces; Namespace objects themselves are there too.
+    Cluster,
+    /// In a namespace.
+    Namespaced,
+    /// Both.
+    #[default]
+    #[serde(rename = "*")]
+    All,
+}
+
+/// A query over labels; all parts must match, and an empty one matches everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LabelSelector {
+    /// Labels that must be there with these values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub match_labels: BTreeMap<String, String>,
+    /// Requirements on single labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub match_expressions: Vec<Requirement>,
+}
+
+/// A requirement on one label.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Requirement {
+    /// The label.
+    pub key: String,
+    /// How it relates to `values`.
+    pub operator: Operator,
+    /// Not empty for `In` and `NotIn`, empty for the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
+}
+
+/// How a label relates to the values of a [`Requirement`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Operator {
+    /// The label has one of the values.
+    In,
+    /// The label is missing or has none of the values.
+    NotIn,
+    /// The label is there.
+    Exists,
+    /// The label is missing.
+    DoesNotExist,
+}
+
+/// A condition in CEL that must hold for a request to reach the policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MatchCondition {
+    /// Unique in its policy.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// CEL over `object`, `oldObject` and `request`; gives true or false.
+    #[schemars(length(min = 1))]
+    pub expression: String,
+}
+
+/// A Kubernetes kind that a policy may read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextAwareResource {
+    /// `v1`, `apps/v1`.
+    #[schemars(length(min = 1, max = 317))]
+    pub api_version: String,
+    /// `Deployment`.
+    #[schemars(length(min = 1, max = 63))]
+    pub kind: String,
+}
+
+/// What a denial does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PolicyMode {
+    /// It denies.
+    #[default]
+    Protect,
+    /// It is counted, and the request goes through.
+    Monitor,
+}
+
+/// What happens to a request when the policy can't be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum FailurePolicy {
+    /// It is let through.
+    Ignore,
+    /// It is refused.
+    #[default]
+    Fail,
+}
+
+/// Whether a request by another version of the same API is seen too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum MatchPolicy {
+    /// Only what the rules say.
+    Exact,
+    /// Equivalent versions too, converted.
+    #[default]
+    Equivalent,
+}
+
+/// What else an evaluation changes; policies are sandboxed, so nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum SideEffects {
+    /// Nothing.
+    #[default]
+    None,
+    /// Nothing on a dry run.
+    NoneOnDryRun,
+}
+
+// === impl PolicyMode ===
+
+impl From<PolicyMode> for assent_core::Mode {
+    fn from(mode: PolicyMode) -> Self {
+        match mode {
+            PolicyMode::Protect => assent_core::Mode::Protect,
+            PolicyMode::Monitor => assent_core::Mode::Monitor,
+        }
+    }
+}
