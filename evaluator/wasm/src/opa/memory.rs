@@ -42,8 +42,11 @@ impl<'a> Plan<'a> {
         let mut plan = Self::default();
         for payload in Parser::new(0).parse_all(wasm) {
             let payload = payload?;
-            if let Some((id, range)) = payload.as_section() {
-                plan.sections.push((id, &wasm[range]));
+            // The code section of a truncated module claims more than there is; its end is an error later on.
+            if let Some((id, range)) = payload.as_section()
+                && let Some(content) = wasm.get(range)
+            {
+                plan.sections.push((id, content));
             }
             match payload {
                 Payload::ImportSection(reader) => plan.read_imports(wasm, reader)?,
@@ -214,6 +217,16 @@ mod tests {
     fn a_module_with_its_own_memory_is_left_alone() {
         let wasm = wat::parse_str(r#"(module (memory 2))"#).unwrap();
         assert!(matches!(own_memory(&wasm).unwrap(), Cow::Borrowed(same) if same == wasm));
+    }
+
+    #[test]
+    fn a_truncated_module_is_an_error() {
+        let text =
+            r#"(module (import "env" "memory" (memory 2)) (func (nop)) (data (i32.const 0) "x"))"#;
+        let wasm = wat::parse_str(text).unwrap();
+        let cuts = (9..wasm.len()).filter(|length| own_memory(&wasm[..*length]).is_ok());
+        // Between two sections it is a smaller module.
+        assert!(cuts.count() <= 4);
     }
 
     #[test]
