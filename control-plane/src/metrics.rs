@@ -1,0 +1,141 @@
+//! What the control plane counts, besides its discovery service.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+
+/// Label `policy_server`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ServerLabel {
+    /// The PolicyServer.
+    pub policy_server: String,
+}
+
+/// Labels `policy_server` and `state`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct StateLabels {
+    /// The PolicyServer.
+    pub policy_server: String,
+    /// What of it is counted.
+    pub state: &'static str,
+}
+
+/// Label `result`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ResultLabel {
+    /// `ok` or `error`.
+    pub result: &'static str,
+}
+
+/// Metrics of the driver.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Replicas by what they do about the current version.
+    pub replicas: Family<StateLabels, Gauge>,
+    /// First 48 bits of the version, so that a change makes no new series.
+    pub snapshot_version: Family<ServerLabel, Gauge>,
+    /// Change published to last replica's acknowledgement.
+    pub publish_to_applied: Histogram,
+    /// Generation seen to webhook flipped.
+    pub change_to_enforced: Histogram,
+    /// Policies by what is true of them.
+    pub policies: Family<StateLabels, Gauge>,
+    /// Fetching a module.
+    pub module_pull: Histogram,
+    /// Vetting a module, compilation included.
+    pub module_compile: Histogram,
+    /// Routes pointed at another revision.
+    pub webhook_flips: Counter,
+    /// Statuses and revisions stored.
+    pub status_writes: Family<ResultLabel, Counter>,
+    /// 1 where this process decides.
+    pub leader: Gauge,
+}
+
+// === impl Metrics ===
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            replicas: Family::default(),
+            snapshot_version: Family::default(),
+            publish_to_applied: seconds(),
+            change_to_enforced: seconds(),
+            policies: Family::default(),
+            module_pull: seconds(),
+            module_compile: seconds(),
+            webhook_flips: Counter::default(),
+            status_writes: Family::default(),
+            leader: Gauge::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Registers everything; the registry brings the prefix.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "replicas",
+            "Replicas by what they do about the current version",
+            self.replicas.clone(),
+        );
+        registry.register(
+            "snapshot_version",
+            "First 48 bits of the snapshot version",
+            self.snapshot_version.clone(),
+        );
+        registry.register_with_unit(
+            "publish_to_applied",
+            "Time from a published change to the last acknowledgement",
+            Unit::Seconds,
+            self.publish_to_applied.clone(),
+        );
+        registry.register_with_unit(
+            "change_to_enforced",
+            "Time from a generation seen to its webhook flipped",
+            Unit::Seconds,
+            self.change_to_enforced.clone(),
+        );
+        registry.register(
+            "policies",
+            "Policies by what is true of them",
+            self.policies.clone(),
+        );
+        registry.register_with_unit(
+            "module_pull",
+            "Time to fetch a module",
+            Unit::Seconds,
+            self.module_pull.clone(),
+        );
+        registry.register_with_unit(
+            "module_compile",
+            "Time to vet and compile a module",
+            Unit::Seconds,
+            self.module_compile.clone(),
+        );
+        registry.register(
+            "webhook_flips",
+            "Routes pointed at another revision",
+            self.webhook_flips.clone(),
+        );
+        registry.register(
+            "status_writes",
+            "Stored statuses and revisions",
+            self.status_writes.clone(),
+        );
+        registry.register(
+            "leader",
+            "Whether this process decides",
+            self.leader.clone(),
+        );
+    }
+}
+
+/// From a millisecond to two minutes: a push to a laptop, and a rollout to a slow cluster.
+fn seconds() -> Histogram {
+    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
+        0.001, 2.0, 18,
+    ))
+}

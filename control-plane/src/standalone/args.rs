@@ -1,0 +1,97 @@
+//! The command line of a standalone control plane.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::Args;
+
+/// Runs a control plane and evaluators in one process, without Kubernetes.
+#[derive(Clone, Debug, Args)]
+pub struct UpArgs {
+    /// Directory of policy manifests; its top level is watched
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "policies",
+        env = "ASSENT_POLICIES"
+    )]
+    pub policies: PathBuf,
+
+    /// Evaluators to run in this process; 0 = only those that connect from outside
+    #[arg(long, value_name = "N", default_value_t = 3, env = "ASSENT_REPLICAS",
+          value_parser = clap::value_parser!(u16).range(0..=100))]
+    pub replicas: u16,
+
+    /// Directory for identities, revisions and modules; without it nothing survives a restart
+    #[arg(long, value_name = "DIR", env = "ASSENT_STATE")]
+    pub state: Option<PathBuf>,
+
+    /// Where evaluators connect (gRPC)
+    #[arg(
+        long,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:15010",
+        env = "ASSENT_DISCOVERY"
+    )]
+    pub discovery: SocketAddr,
+
+    /// Where /admit, /status, /metrics, /livez and /readyz are; on loopback only
+    #[arg(
+        long,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:15014",
+        env = "ASSENT_HTTP"
+    )]
+    pub http: SocketAddr,
+
+    /// Certificate chain (PEM) for discovery
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_key",
+        env = "ASSENT_TLS_CERT"
+    )]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM) for discovery
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        env = "ASSENT_TLS_KEY"
+    )]
+    pub tls_key: Option<PathBuf>,
+
+    /// Tokens that callers of discovery must have, one a line: `token` or `token,replica-id`
+    #[arg(long, value_name = "FILE", env = "ASSENT_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+
+    /// How long retired revisions and deleted policies are still answered
+    /// [default: 60 (at least twice the webhook timeout), 10 for deletes]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ASSENT_DRAIN_SECONDS")]
+    pub drain_seconds: Option<Duration>,
+
+    /// How long an evaluator that left still counts
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60", env = "ASSENT_REPLICA_GRACE")]
+    pub replica_grace: Duration,
+
+    /// How long an evaluator may stop reading before it counts as disconnected
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30", env = "ASSENT_SEND_DEADLINE")]
+    pub send_deadline: Duration,
+
+    /// How long an evaluator is held while policies have not been read
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30", env = "ASSENT_SYNC_DEADLINE")]
+    pub sync_deadline: Duration,
+
+    /// Remove policies even if most of them are gone from the directory at once
+    #[arg(long, env = "ASSENT_ALLOW_MASS_REMOVAL")]
+    pub allow_mass_removal: bool,
+}
+
+/// Seconds, with fractions.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| format!("{text:?} is not a number of seconds from 0 on"))
+}

@@ -1,0 +1,54 @@
+//! Evaluators in this process, over the real protocol on loopback.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use anyhow::Context as _;
+use assent_core::{fleet::Name, policy::DEFAULT_SERVER};
+use assent_evaluator::{Config, Evaluator, Handle, Timings};
+use assent_wasm::{Engine, EngineConfig};
+
+/// What embedded evaluators need to connect.
+pub(super) struct Embedded {
+    pub(super) discovery: SocketAddr,
+    pub(super) token_file: Option<PathBuf>,
+    pub(super) state: PathBuf,
+    pub(super) replicas: u16,
+}
+
+/// Names of embedded evaluators.
+pub(super) fn names(replicas: u16) -> Vec<Name> {
+    (0..replicas)
+        .map(|n| format!("evaluator-{n}").into())
+        .collect()
+}
+
+// === impl Embedded ===
+
+impl Embedded {
+    /// Starts them; one engine serves all, so that a module is compiled code once.
+    pub(super) async fn start(self) -> anyhow::Result<Vec<Handle>> {
+        if self.replicas == 0 {
+            return Ok(Vec::new());
+        }
+        let engine = Engine::new(EngineConfig::default()).context("failed to start the engine")?;
+        let mut handles = Vec::new();
+        for name in names(self.replicas) {
+            let uri = format!("http://{}", self.discovery).parse();
+            let config = Config {
+                policy_server: DEFAULT_SERVER.into(),
+                state: Some(self.state.join("evaluators").join(&*name)),
+                token_file: self.token_file.clone(),
+                engine: Some(engine.clone()),
+                timings: Timings {
+                    // Nobody but our own dispatch calls them, and it stops first.
+                    drain: Duration::ZERO,
+                    ..Timings::default()
+                },
+                ..Config::loopback(uri.context("failed to form the discovery address")?, &*name)
+            };
+            let handle = Evaluator::start(config).await;
+            handles.push(handle.with_context(|| format!("failed to start {name}"))?);
+        }
+        Ok(handles)
+    }
+}

@@ -1,0 +1,105 @@
+//! `--http`: admission, status, metrics and probes of a standalone control plane.
+
+use std::sync::Arc;
+
+use assent_local::dispatch::{Dispatcher, Table};
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use prometheus_client::registry::Registry;
+use serde_json::json;
+use tokio::{net::TcpListener, sync::watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    control::{Control, Ended, Query},
+    endpoints::Endpoints,
+};
+
+/// An UPDATE carries two objects of at most 3 MiB each, and their envelope.
+const MAX_BODY: usize = 7 << 20;
+
+/// What handlers share.
+#[derive(Clone)]
+pub(super) struct Web {
+    pub(super) control: Control,
+    pub(super) registry: Arc<Registry>,
+    pub(super) routes: watch::Receiver<Table>,
+    pub(super) dispatcher: Arc<Dispatcher<Endpoints>>,
+    pub(super) synced: watch::Receiver<bool>,
+}
+
+/// Serves until `shutdown`.
+pub(super) async fn serve(
+    listener: TcpListener,
+    web: Web,
+    shutdown: CancellationToken,
+) -> std::io::Result<()> {
+    let router = Router::new()
+        .route("/admit", post(admit))
+        .route("/status", get(status))
+        .route("/metrics", get(metrics))
+        .route("/livez", get(|| async { "ok" }))
+        .route("/readyz", get(ready))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(web);
+    let stop = shutdown.cancelled_owned();
+    axum::serve(listener, router)
+        .with_graceful_shutdown(stop)
+        .await
+}
+
+async fn admit(State(web): State<Web>, body: Bytes) -> Response {
+    if !*web.synced.borrow() {
+        let message = "policies have not been read yet; try again in a moment";
+        return error(StatusCode::SERVICE_UNAVAILABLE, message);
+    }
+    let table = web.routes.borrow().clone();
+    match web.dispatcher.admit(&table, &body).await {
+        Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
+        Err(why) => error(StatusCode::BAD_REQUEST, &why.to_string()),
+    }
+}
+
+async fn status(State(web): State<Web>) -> Response {
+    match web.control.objects().await {
+        Ok(objects) => Json(objects).into_response(),
+        Err(Ended) => ended(),
+    }
+}
+
+async fn metrics(State(web): State<Web>) -> Response {
+    if web.control.ask(Query::Measure).await.is_err() {
+        return ended();
+    }
+    match assent_evaluator::render_metrics(&web.registry) {
+        Ok(text) => {
+            let kind = "text/plain; version=0.0.4; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(why) => error(StatusCode::INTERNAL_SERVER_ERROR, &why.to_string()),
+    }
+}
+
+async fn ready(State(web): State<Web>) -> Response {
+    match *web.synced.borrow() {
+        true => "ok".into_response(),
+        false => error(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the directory of policies has not been read yet; does it exist?",
+        ),
+    }
+}
+
+fn ended() -> Response {
+    error(StatusCode::SERVICE_UNAVAILABLE, &Ended.to_string())
+}
+
+fn error(code: StatusCode, message: &str) -> Response {
+    (code, Json(json!({ "error": message }))).into_response()
+}

@@ -1,0 +1,556 @@
+//! What a directory, vetting and replicas bring, turned into events for the plane.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    time::Duration,
+};
+
+use assent_api::{Manifest, Parsed, ParsedServer, parse, parse::Object};
+use assent_core::{
+    PolicyKey,
+    fleet::Counting,
+    plane::Event,
+    policy::{DEFAULT_SERVER, Limits},
+    rollout::{Acceptance, Input, PolicyId, Refusal, RefusalReason, Stored, Timing},
+};
+use assent_grpc::{Hub, rollout};
+use assent_local::{
+    decide::decide,
+    decide::{self, Objects, Problem, Reason},
+    directory::Scan,
+    dispatch::check_conditions,
+    objects::{self, Record},
+};
+use assent_modules::pull::Sources;
+use jiff::Timestamp;
+use tokio::{task::AbortHandle, time::Instant};
+use tracing::{error, info, warn};
+
+use super::{
+    keeper::Keeper,
+    revisions,
+    view::{self, PolicyObject},
+};
+use crate::{
+    drive::Drive,
+    vetting::{Failed, Job, Outcome, Vetted, Vetting},
+};
+
+/// How long to wait before a module that could not be fetched is fetched again; doubled
+/// each time up to the longest.
+const RETRY_FIRST: Duration = Duration::from_secs(2);
+const RETRY_LONGEST: Duration = Duration::from_secs(300);
+
+/// The state of a standalone control plane.
+pub(super) struct Machine {
+    pub(super) drive: Drive<Keeper>,
+    pub(super) hub: Hub,
+    pub(super) options: Options,
+    vetting: Vetting,
+    objects: Objects,
+    /// Servers by name; `default` is always there.
+    servers: BTreeMap<String, Option<ParsedServer>>,
+    /// What is wrong with policies, by name.
+    problems: BTreeMap<PolicyKey, Problem>,
+    jobs: HashMap<PolicyId, (i64, AbortHandle)>,
+    retries: HashMap<PolicyId, Retry>,
+    synced: bool,
+    /// Problems that were told, so that each is told once.
+    told: Vec<String>,
+}
+
+/// What the command line says.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    /// Where manifests are, and relative modules.
+    pub(super) policies: PathBuf,
+    /// Every drain, where not as long as usual.
+    pub(super) drain: Option<Duration>,
+    /// Removes any number of policies at once.
+    pub(super) allow_mass_removal: bool,
+    /// How manifests are read.
+    pub(super) parse: parse::Options,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    at: Instant,
+    wait: Duration,
+}
+
+// === impl Machine ===
+
+impl Machine {
+    pub(super) fn new(drive: Drive<Keeper>, hub: Hub, vetting: Vetting, options: Options) -> Self {
+        Self {
+            drive,
+            hub,
+            options,
+            vetting,
+            objects: Objects::new(),
+            servers: BTreeMap::new(),
+            problems: BTreeMap::new(),
+            jobs: HashMap::new(),
+            retries: HashMap::new(),
+            synced: false,
+            told: Vec::new(),
+        }
+    }
+
+    /// Goes on from what is stored.
+    pub(super) fn restore(&mut self) {
+        self.add_server(DEFAULT_SERVER, None);
+        self.objects = self.drive.performer.book.objects(&self.options.parse);
+        let records: Vec<Record> = self.drive.performer.book.records().cloned().collect();
+        for record in &records {
+            let stored = revisions::stored(record, &self.options.parse);
+            self.observe(record, stored);
+            if record.deleting {
+                self.drive
+                    .apply(Event::Policy(id_of(record), Input::Deleted));
+            }
+        }
+    }
+
+    /// Takes in a look at the directory.
+    pub(super) fn scanned(&mut self, scan: &Scan) {
+        let options = decide::Options {
+            allow_mass_removal: self.options.allow_mass_removal,
+        };
+        let decision = decide(&self.objects, scan, options);
+        self.tell(&decision.problems, decision.held.as_ref());
+        if !decision.synced {
+            return;
+        }
+        self.objects = decision.objects;
+        let (servers, policies): (Vec<Object>, Vec<Object>) = decision
+            .changed
+            .into_iter()
+            .partition(|o| matches!(o, Object::Server(_)));
+        for object in servers.iter().chain(&policies) {
+            self.changed(object);
+        }
+        for object in &decision.removed {
+            self.removed(object);
+        }
+        self.rollbacks();
+        self.judge(decision.problems);
+        if !self.synced {
+            self.synced = true;
+            info!(
+                policies = self.policies().count(),
+                "read the directory of policies"
+            );
+            self.drive.apply(Event::Synced);
+        }
+    }
+
+    /// Takes in what became of a vetting job.
+    pub(super) fn vetted(&mut self, outcome: Outcome) {
+        let Outcome {
+            id,
+            generation,
+            result,
+        } = outcome;
+        self.jobs.remove(&id);
+        let Some(record) = self.record(&id).cloned() else {
+            return;
+        };
+        if record.generation != generation || record.deleting {
+            return;
+        }
+        match result {
+            Ok(vetted) => self.accepted(&id, &record, &vetted),
+            Err(failed) => self.refused(&id, generation, failed),
+        }
+    }
+
+    /// Starts what is due: vetting of new generations, and another try of failed ones.
+    pub(super) fn work(&mut self) {
+        let now = Instant::now();
+        let due: Vec<PolicyId> = self
+            .retries
+            .iter()
+            .filter(|(id, retry)| retry.at <= now && !self.jobs.contains_key(*id))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in due {
+            // It stays refused, in its own words, until the next try has an end.
+            self.start(&id);
+        }
+        let pending: Vec<PolicyId> = self
+            .policies()
+            .filter(|r| *r.acceptance() == Acceptance::Pending)
+            .map(|r| r.id().clone())
+            .collect();
+        for id in pending {
+            self.start(&id);
+        }
+    }
+
+    /// When [`Machine::work`] has something to do next.
+    pub(super) fn next_retry(&self) -> Option<Instant> {
+        let waiting = self
+            .retries
+            .iter()
+            .filter(|(id, _)| !self.jobs.contains_key(*id));
+        waiting.map(|(_, retry)| retry.at).min()
+    }
+
+    /// Makes a new generation out of an earlier one.
+    pub(super) fn undo(
+        &mut self,
+        key: &PolicyKey,
+        to: parse::Rollback,
+    ) -> Result<(i64, i64), rollout::Error> {
+        let book = &mut self.drive.performer.book;
+        let generation = book.rollback(key, to).map_err(|error| match error {
+            objects::Error::NoPolicy(_) => rollout::Error::NotFound(error.to_string()),
+            _ => rollout::Error::Refused(error.to_string()),
+        })?;
+        let gone = || rollout::Error::NotFound(format!("there is no policy {key}"));
+        let record = book.get(key).cloned().ok_or_else(gone)?;
+        let from = record.overridden.as_ref().map_or(0, |o| o.from_generation);
+        info!(policy = %key, from, generation, "rolling back");
+        self.observe(&record, Stored::default());
+        Ok((from, generation))
+    }
+
+    /// Every policy as an object, those that were never good included.
+    pub(super) fn objects(&mut self) -> Vec<PolicyObject> {
+        let ids: Vec<PolicyId> = self.policies().map(|r| r.id().clone()).collect();
+        let objects = ids
+            .iter()
+            .filter_map(|id| view::object(&mut self.drive, id));
+        let mut objects: Vec<(String, PolicyObject)> = objects
+            .zip(&ids)
+            .map(|(object, id)| (id.key.to_string(), object))
+            .collect();
+        let now = self.drive.clock.timestamp(self.drive.clock.now());
+        for (key, problem) in &self.problems {
+            if self.drive.plane.rollout(key).is_none() {
+                let reason = reason(problem.reason).as_str();
+                let object = view::refused(key, reason, &problem.message, now);
+                objects.push((key.to_string(), object));
+            }
+        }
+        objects.sort_by(|a, b| a.0.cmp(&b.0));
+        objects.into_iter().map(|(_, object)| object).collect()
+    }
+
+    /// The living policies.
+    fn policies(&self) -> impl Iterator<Item = &assent_core::rollout::Rollout> {
+        let all = self.drive.plane.rollouts().map(|(_, r)| r);
+        all.filter(|r| !r.is_ending())
+    }
+
+    fn record(&self, id: &PolicyId) -> Option<&Record> {
+        self.drive.performer.book.by_uid(id.uid.parse().ok()?)
+    }
+
+    fn add_server(&mut self, name: &str, server: Option<ParsedServer>) {
+        if self.servers.insert(name.to_owned(), server).is_none() {
+            self.hub.add_server(name);
+            self.drive.apply(Event::ServerAdded {
+                server: name.into(),
+                counting: Counting::Everyone,
+            });
+            self.reconsider(name);
+        }
+    }
+
+    /// Policies of a server that was missing have a target now.
+    fn reconsider(&mut self, server: &str) {
+        let rollouts = self.drive.plane.rollouts();
+        let own = rollouts.filter(|(name, r)| {
+            let missing = |refusal: &Refusal| refusal.reason == RefusalReason::TargetNotFound;
+            &***name == server && matches!(r.acceptance(), Acceptance::Refused(x) if missing(x))
+        });
+        let own: Vec<PolicyId> = own.map(|(_, r)| r.id().clone()).collect();
+        for id in own {
+            self.drive.apply(Event::Policy(id, Input::Reconsidered));
+        }
+    }
+
+    /// Its policies stay and say so: nothing that a user wrote is destroyed.
+    fn remove_server(&mut self, name: &str) {
+        self.servers.remove(name);
+        self.hub.remove_server(name);
+        self.drive.apply(Event::ServerRemoved(name.into()));
+        let rollouts = self.drive.plane.rollouts();
+        let own = rollouts.filter(|(server, r)| &***server == name && !r.is_ending());
+        let own: Vec<(PolicyId, i64)> =
+            own.map(|(_, r)| (r.id().clone(), r.generation())).collect();
+        for (id, generation) in own {
+            self.drive
+                .apply(Event::refused(id, generation, target_not_found(name)));
+        }
+    }
+
+    fn changed(&mut self, object: &Object) {
+        let Some(entry) = self.objects.get(object).cloned() else {
+            return;
+        };
+        match entry.manifest {
+            Manifest::Server(server) => {
+                let name = server.name.clone();
+                self.add_server(&name, Some(*server));
+            }
+            Manifest::Policy(parsed) => {
+                let now = Timestamp::now();
+                let book = &mut self.drive.performer.book;
+                book.observe(&entry.file, &parsed, entry.module.as_ref(), now);
+                if let Some(record) = book.get(&parsed.key).cloned() {
+                    self.observe(&record, Stored::default());
+                }
+            }
+        }
+    }
+
+    fn removed(&mut self, object: &Object) {
+        match object {
+            Object::Server(name) if name == DEFAULT_SERVER => {
+                self.servers.insert(name.clone(), None);
+            }
+            Object::Server(name) => self.remove_server(name),
+            Object::Policy(key) => {
+                self.problems.remove(key);
+                let Some(uid) = self.drive.performer.book.delete(key) else {
+                    return;
+                };
+                let id = PolicyId {
+                    key: key.clone(),
+                    uid: uid.to_string().into(),
+                };
+                if let Some((_, job)) = self.jobs.remove(&id) {
+                    job.abort();
+                }
+                self.retries.remove(&id);
+                self.drive.apply(Event::Policy(id, Input::Deleted));
+            }
+        }
+    }
+
+    /// Tells the plane of a record's generation.
+    fn observe(&mut self, record: &Record, stored: Stored) {
+        let parsed = record.effective(&self.options.parse);
+        let server = parsed
+            .as_ref()
+            .map_or(DEFAULT_SERVER, |p| p.server.as_str());
+        let event = Event::Observed {
+            id: id_of(record),
+            server: server.into(),
+            generation: record.generation,
+            timing: self.timing(parsed.as_ref()),
+            stored,
+        };
+        self.drive.apply(event);
+    }
+
+    fn timing(&self, parsed: Option<&Parsed>) -> Timing {
+        let progress = parsed.map_or(600, |p| p.progress_deadline_seconds);
+        let timeout = parsed.map_or(10, |p| p.timeout_seconds);
+        let timing = Timing::for_webhook(
+            Duration::from_secs(progress.into()),
+            Duration::from_secs(timeout.into()),
+        );
+        match self.options.drain {
+            Some(drain) => timing.with_drain(drain),
+            None => timing,
+        }
+    }
+
+    /// Does the rollbacks that manifests ask for, each once.
+    fn rollbacks(&mut self) {
+        let policies = self
+            .objects
+            .values()
+            .filter_map(|entry| match &entry.manifest {
+                Manifest::Policy(parsed) => Some((parsed.key.clone(), parsed.rollback)),
+                Manifest::Server(_) => None,
+            });
+        let policies: Vec<_> = policies.collect();
+        for (key, wanted) in policies {
+            let new = self.drive.performer.book.new_rollback(&key, wanted);
+            self.drive.performer.book.rollback_seen(&key, wanted);
+            if let Some(to) = new
+                && let Err(why) = self.undo(&key, to)
+            {
+                warn!(policy = %key, "can't roll back: {why}");
+            }
+        }
+    }
+
+    /// Puts what is wrong at the objects that it is wrong with, and takes away what is no
+    /// longer wrong.
+    fn judge(&mut self, problems: Vec<Problem>) {
+        let mut now: BTreeMap<PolicyKey, Problem> = BTreeMap::new();
+        for problem in problems {
+            if let Some(Object::Policy(key)) = &problem.object {
+                now.entry(key.clone()).or_insert(problem);
+            }
+        }
+        let before = std::mem::take(&mut self.problems);
+        for key in before.keys().filter(|key| !now.contains_key(*key)) {
+            if let Some(rollout) = self.drive.plane.rollout(key) {
+                let id = rollout.id().clone();
+                self.drive.apply(Event::Policy(id, Input::Reconsidered));
+            }
+        }
+        for (key, problem) in &now {
+            let Some(rollout) = self.drive.plane.rollout(key) else {
+                continue;
+            };
+            let (id, generation) = (rollout.id().clone(), rollout.generation());
+            // A module's file that is gone matters only before it was read.
+            if problem.reason == Reason::PullError && rollout.has_revision_of(generation) {
+                continue;
+            }
+            let refusal = Refusal {
+                reason: reason(problem.reason),
+                message: problem.message.clone(),
+            };
+            self.drive.apply(Event::refused(id, generation, refusal));
+        }
+        self.problems = now;
+    }
+
+    /// Says loudly what is wrong, once.
+    fn tell(&mut self, problems: &[Problem], held: Option<&decide::Held>) {
+        let mut now: Vec<String> = problems.iter().map(|p| p.message.clone()).collect();
+        now.extend(held.map(ToString::to_string));
+        for message in now.iter().filter(|m| !self.told.contains(m)) {
+            error!("{message}");
+        }
+        self.told = now;
+    }
+
+    fn start(&mut self, id: &PolicyId) {
+        let Some(record) = self.record(id).cloned() else {
+            return;
+        };
+        match self.jobs.get(id) {
+            Some((generation, _)) if *generation == record.generation => return,
+            Some((_, job)) => job.abort(),
+            None => {}
+        }
+        let Some(parsed) = record.effective(&self.options.parse) else {
+            return;
+        };
+        let Some(server) = self.servers.get(&parsed.server) else {
+            let refusal = target_not_found(&parsed.server);
+            return self
+                .drive
+                .apply(Event::refused(id.clone(), record.generation, refusal));
+        };
+        if let Err(error) = check_conditions(&parsed) {
+            let refusal = Refusal {
+                reason: RefusalReason::Invalid,
+                message: error.to_string(),
+            };
+            return self
+                .drive
+                .apply(Event::refused(id.clone(), record.generation, refusal));
+        }
+        let job = Job {
+            id: id.clone(),
+            generation: record.generation,
+            url: parsed.module.clone(),
+            pinned: record.pinned_digest().and_then(|d| d.parse().ok()),
+            files: Some(self.options.policies.clone()),
+            sources: sources(server.as_ref()),
+            settings: parsed.settings.clone(),
+            entrypoint: parsed.entrypoint.clone(),
+            mutating: parsed.mutating,
+            limits: limits(server.as_ref(), &parsed),
+            allowed_capabilities: allowed_capabilities(server.as_ref(), &parsed),
+        };
+        let handle = self.vetting.start(job);
+        self.jobs.insert(id.clone(), (record.generation, handle));
+    }
+
+    fn accepted(&mut self, id: &PolicyId, record: &Record, vetted: &Vetted) {
+        self.retries.remove(id);
+        let Some(parsed) = record.effective(&self.options.parse) else {
+            return;
+        };
+        let server = self.servers.get(&parsed.server).and_then(Option::as_ref);
+        let limits = limits(server, &parsed);
+        let (policy, revision) = revisions::make(record, &parsed, vetted, limits, Timestamp::now());
+        info!(policy = %id.key, revision = %revision.name, "accepted");
+        self.drive.performer.book.add_revision(record.uid, revision);
+        self.drive.apply(Event::ready(id.clone(), policy.into()));
+    }
+
+    fn refused(&mut self, id: &PolicyId, generation: i64, failed: Failed) {
+        let Failed {
+            mut refusal,
+            retryable,
+        } = failed;
+        if retryable {
+            let wait = self
+                .retries
+                .get(id)
+                .map_or(RETRY_FIRST, |r| (r.wait * 2).min(RETRY_LONGEST));
+            let at = Instant::now() + wait;
+            self.retries.insert(id.clone(), Retry { at, wait });
+            refusal.message.push_str("; it is tried again");
+        } else {
+            self.retries.remove(id);
+        }
+        warn!(policy = %id.key, generation, reason = refusal.reason.as_str(), "refused: {}", refusal.message);
+        self.drive
+            .apply(Event::refused(id.clone(), generation, refusal));
+    }
+}
+
+/// Which life of a policy a record is of.
+pub(super) fn id_of(record: &Record) -> PolicyId {
+    PolicyId {
+        key: record.key(),
+        uid: record.uid.to_string().into(),
+    }
+}
+
+fn target_not_found(server: &str) -> Refusal {
+    Refusal {
+        reason: RefusalReason::TargetNotFound,
+        message: format!(
+            "spec.policyServer: there is no PolicyServer {server:?}; add its manifest, or name another"
+        ),
+    }
+}
+
+fn reason(reason: Reason) -> RefusalReason {
+    match reason {
+        Reason::Unreadable | Reason::Invalid => RefusalReason::Invalid,
+        Reason::Duplicate => RefusalReason::Conflicted,
+        Reason::PullError => RefusalReason::PullError,
+    }
+}
+
+fn limits(server: Option<&ParsedServer>, parsed: &Parsed) -> Limits {
+    parsed.limits(server.map_or_else(Limits::default, |s| s.limits))
+}
+
+fn allowed_capabilities(server: Option<&ParsedServer>, parsed: &Parsed) -> Option<Vec<String>> {
+    parsed.key.namespace()?;
+    let allowed = server.map(|s| s.spec.namespaced_policies_capabilities.clone());
+    Some(allowed.unwrap_or_default())
+}
+
+fn sources(server: Option<&ParsedServer>) -> Sources {
+    let declared = server.and_then(|s| s.spec.sources.as_ref());
+    let Some(declared) = declared else {
+        return Sources::default();
+    };
+    let secure = declared.secure.iter();
+    let certificates =
+        secure.filter_map(|s| Some((s.name.clone(), s.certificate.clone()?.into_bytes())));
+    Sources {
+        insecure: declared.insecure.clone(),
+        certificates: certificates.collect(),
+        ..Sources::default()
+    }
+}

@@ -1,0 +1,346 @@
+//! Wiring: listeners, services, the event loop, and how they end.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use assent_api::parse;
+use assent_core::{plane::Event, plane::Plane, policy::DEFAULT_SERVER};
+use assent_evaluator::Handle;
+use assent_grpc::{
+    Authenticator, ControlPlane, Hub, Tls,
+    auth::{Open, StaticTokens},
+    check_exposure, hub, serve,
+};
+use assent_local::{
+    Book,
+    directory::{self, Scan},
+    dispatch::{Dispatcher, Table},
+};
+use assent_modules::{store::Store, vet::Vetter};
+use prometheus_client::registry::Registry;
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{
+    args::UpArgs,
+    control::Control,
+    endpoints::Endpoints,
+    event_loop::EventLoop,
+    fleet::{self, Embedded},
+    http::{self, Web},
+    keeper::Keeper,
+    machine::{Machine, Options},
+    services::{Blobs, Sources},
+};
+use crate::{drive::Drive, metrics::Metrics, vetting::Vetting};
+
+/// Notices that may wait for the event loop; a stream whose notice finds no room waits.
+const NOTICES: usize = 4_096;
+
+/// A standalone control plane that is running.
+pub struct Running {
+    /// Asks and tells it.
+    pub control: Control,
+    /// Where evaluators connect.
+    pub discovery: SocketAddr,
+    /// Where HTTP is answered.
+    pub http: SocketAddr,
+    evaluators: Vec<Handle>,
+    shutdown: CancellationToken,
+    tasks: JoinSet<anyhow::Result<()>>,
+    /// Removed at the end where no directory was asked for.
+    _scratch: Option<tempfile::TempDir>,
+}
+
+/// Starts everything. `vetter` is the command that vets modules.
+pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
+    let UpArgs {
+        policies,
+        replicas,
+        state,
+        discovery,
+        http,
+        tls_cert,
+        tls_key,
+        token_file,
+        drain_seconds,
+        replica_grace,
+        send_deadline,
+        sync_deadline,
+        allow_mass_removal,
+    } = args;
+    let tls = tls_cert.zip(tls_key);
+    check_exposure(discovery, tls.is_some(), token_file.is_some())?;
+    anyhow::ensure!(
+        http.ip().is_loopback(),
+        "--http {http} is not on loopback: /admit and /status are for this machine only"
+    );
+    let (state, scratch) = state_directory(state)?;
+    let policies = std::path::absolute(&policies).context("failed to resolve --policies")?;
+    let shutdown = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+
+    let (notices, notices_rx) = mpsc::channel(NOTICES);
+    let config = hub::Config {
+        sync_deadline,
+        send_deadline,
+        ..hub::Config::default()
+    };
+    let hub = Hub::new(config, identity(), notices);
+    let metrics = Metrics::default();
+    metrics.leader.set(1);
+    let registry = Arc::new(registry(&hub, &metrics));
+    let store = Store::open(&state).context("failed to open the module store")?;
+
+    let (outcomes, outcomes_rx) = mpsc::channel(64);
+    let vetting = Vetting::new(store.clone(), vetter, metrics.clone(), outcomes);
+    let options = Options {
+        policies: policies.clone(),
+        drain: drain_seconds,
+        allow_mass_removal,
+        parse: parse_options(),
+    };
+    let book = open_book(&state)?;
+    let keeper = Keeper {
+        book,
+        metrics: metrics.clone(),
+    };
+    let drive = Drive::new(Plane::new(replica_grace), keeper, hub.clone(), metrics);
+    let changes = drive.changes();
+    let mut machine = Machine::new(drive, hub.clone(), vetting, options);
+    machine.restore();
+    machine.drive.apply(Event::Expected {
+        server: DEFAULT_SERVER.into(),
+        replicas: fleet::names(replicas),
+    });
+
+    let (queries, queries_rx) = mpsc::channel(256);
+    let control = Control::new(queries, changes);
+    let endpoints = Endpoints::default();
+    let (routes_tx, routes) = watch::channel(Table::default());
+    let (synced_tx, synced) = watch::channel(false);
+    let (scans, scans_rx) = mpsc::channel(1);
+    let event_loop = EventLoop {
+        machine,
+        store: store.clone(),
+        endpoints: endpoints.clone(),
+        routes: routes_tx,
+        synced: synced_tx,
+        scans: scans_rx,
+        notices: notices_rx,
+        outcomes: outcomes_rx,
+        queries: queries_rx,
+    };
+    tasks.spawn(event_loop.run(shutdown.clone()));
+    spawn_watch(&mut tasks, policies, scans);
+
+    let secrets = Sources {
+        hub: hub.clone(),
+        control: control.clone(),
+        blobs: Arc::new(Blobs(store)),
+        ca: super::services::certificate_authority(&state)?,
+    };
+    let secured = tls.is_some() || token_file.is_some();
+    let authenticator = authenticator(token_file)?;
+    let tls = tls.map(|(cert, key)| load_tls(&cert, &key)).transpose()?;
+    let listener = bind(discovery, "--discovery").await?;
+    let discovery = listener.local_addr()?;
+    spawn_discovery(
+        &mut tasks,
+        listener,
+        tls,
+        &secrets,
+        authenticator,
+        &shutdown,
+    );
+    let embedded = embedded(
+        &mut tasks, secured, discovery, &state, replicas, &secrets, &shutdown,
+    )
+    .await?;
+
+    let web = Web {
+        control: control.clone(),
+        registry,
+        routes,
+        dispatcher: Arc::new(Dispatcher::new(endpoints)),
+        synced,
+    };
+    let listener = bind(http, "--http").await?;
+    let http = listener.local_addr()?;
+    let stop = shutdown.clone();
+    tasks.spawn(async move { Ok(http::serve(listener, web, stop).await?) });
+
+    let evaluators = embedded.start().await?;
+    info!(%discovery, %http, replicas, state = %state.display(), "running");
+    Ok(Running {
+        control,
+        discovery,
+        http,
+        evaluators,
+        shutdown,
+        tasks,
+        _scratch: scratch,
+    })
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Ends when something essential ended by itself, which is an error.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        match self.tasks.join_next().await {
+            Some(Ok(Ok(()))) | None => {
+                anyhow::anyhow!("a part of the control plane ended by itself")
+            }
+            Some(Ok(Err(error))) => error,
+            Some(Err(panic)) => panic.into(),
+        }
+    }
+
+    /// Ends in good order: streams are told to go, evaluators stop, state is on disk.
+    pub async fn stop(mut self) {
+        self.shutdown.cancel();
+        let evaluators = self.evaluators.drain(..).map(Handle::shutdown);
+        futures::future::join_all(evaluators).await;
+        // Longer than any drain of ours; whatever hangs then is cut off.
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(Duration::from_secs(5), ended)
+            .await
+            .is_err()
+        {
+            warn!("some connections did not end in time and were cut off");
+        }
+    }
+}
+
+fn identity() -> ControlPlane {
+    ControlPlane {
+        id: "standalone".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        lease_transitions: 0,
+    }
+}
+
+fn parse_options() -> parse::Options {
+    parse::Options {
+        standalone: true,
+        ..parse::Options::default()
+    }
+}
+
+fn registry(hub: &Hub, metrics: &Metrics) -> Registry {
+    let mut registry = Registry::with_prefix("assent");
+    hub.metrics().register(&mut registry);
+    metrics.register(&mut registry);
+    registry
+}
+
+fn state_directory(state: Option<PathBuf>) -> anyhow::Result<(PathBuf, Option<tempfile::TempDir>)> {
+    if let Some(state) = state {
+        return Ok((std::path::absolute(state)?, None));
+    }
+    let scratch = tempfile::Builder::new().prefix("assent-").tempdir();
+    let scratch = scratch.context("failed to make a directory for state; give one with --state")?;
+    Ok((scratch.path().to_owned(), Some(scratch)))
+}
+
+fn open_book(state: &Path) -> anyhow::Result<Book> {
+    let (book, damaged) = Book::open(state)?;
+    for record in damaged {
+        tracing::error!(
+            file = %record.file.display(),
+            kept_as = %record.kept_as.display(),
+            "a stored policy can't be read and starts anew: {}",
+            record.error
+        );
+    }
+    Ok(book)
+}
+
+fn authenticator(token_file: Option<PathBuf>) -> anyhow::Result<Arc<dyn Authenticator>> {
+    Ok(match token_file {
+        Some(path) => Arc::new(StaticTokens::load(path)?),
+        None => Arc::new(Open),
+    })
+}
+
+fn load_tls(cert: &Path, key: &Path) -> anyhow::Result<Tls> {
+    Tls::from_files(cert, key).context("failed to set up TLS for --discovery")
+}
+
+async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address).await;
+    listener
+        .with_context(|| format!("failed to listen on {flag} {address}; is another one running?"))
+}
+
+fn spawn_watch(
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+    policies: PathBuf,
+    scans: mpsc::Sender<Scan>,
+) {
+    tasks.spawn(async move {
+        directory::watch(directory::Options::new(policies), scans).await;
+        Ok(())
+    });
+}
+
+fn spawn_discovery(
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+    listener: TcpListener,
+    tls: Option<Tls>,
+    sources: &Sources,
+    authenticator: Arc<dyn Authenticator>,
+    shutdown: &CancellationToken,
+) {
+    let hub = sources.hub.clone();
+    let services = sources.services(authenticator);
+    let stop = shutdown.clone();
+    let options = serve::Options::default();
+    tasks.spawn(async move {
+        serve::serve(vec![listener], tls, hub, services, options, stop).await?;
+        Ok(())
+    });
+}
+
+/// Where embedded evaluators connect: to the discovery port, or where that wants TLS or a
+/// token, to one of their own with a token that only this process knows.
+async fn embedded(
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+    secured: bool,
+    discovery: SocketAddr,
+    state: &Path,
+    replicas: u16,
+    sources: &Sources,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<Embedded> {
+    let plain = Embedded {
+        discovery,
+        token_file: None,
+        state: state.to_owned(),
+        replicas,
+    };
+    if !secured || replicas == 0 {
+        return Ok(plain);
+    }
+    let token_file = super::services::internal_token(state)?;
+    let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0)), "loopback").await?;
+    let discovery = listener.local_addr()?;
+    let tokens = Arc::new(StaticTokens::load(&token_file)?);
+    spawn_discovery(tasks, listener, None, sources, tokens, shutdown);
+    Ok(Embedded {
+        discovery,
+        token_file: Some(token_file),
+        ..plain
+    })
+}

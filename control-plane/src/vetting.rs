@@ -1,0 +1,253 @@
+//! From a policy's spec to a revision that is known to load: pull, store, vet.
+
+use std::{path::PathBuf, sync::Arc, time::Instant};
+
+use assent_core::{
+    Digest,
+    policy::Limits,
+    rollout::{PolicyId, Refusal, RefusalReason},
+};
+use assent_modules::{
+    pull::{Files, ModuleUrl, Puller, Reach, Sources},
+    store::Store,
+    vet::{VetLimits, VetReport, VetRequest, Vetter},
+};
+use bytes::Bytes;
+use tokio::{sync::mpsc, task::AbortHandle};
+use tracing::{debug, warn};
+
+use crate::metrics::Metrics;
+
+/// Runs vetting jobs and reports what came out.
+#[derive(Clone)]
+pub struct Vetting {
+    store: Store,
+    vetter: Vetter,
+    metrics: Metrics,
+    outcomes: mpsc::Sender<Outcome>,
+}
+
+/// One generation of one policy to be vetted.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The policy.
+    pub id: PolicyId,
+    /// Its generation.
+    pub generation: i64,
+    /// Where the module is.
+    pub url: String,
+    /// The module that a rollback pinned, wherever its URL leads now.
+    pub pinned: Option<Digest>,
+    /// Where relative `file://` URLs start; none where files are refused.
+    pub files: Option<PathBuf>,
+    /// Declared sources of the server.
+    pub sources: Sources,
+    /// Canonical JSON.
+    pub settings: Arc<[u8]>,
+    /// Entrypoint of a Rego module.
+    pub entrypoint: String,
+    /// Whether the policy may change objects.
+    pub mutating: bool,
+    /// Resolved limits.
+    pub limits: Limits,
+    /// Where only some host calls are allowed: these.
+    pub allowed_capabilities: Option<Vec<String>>,
+}
+
+/// What came out of a job.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The policy.
+    pub id: PolicyId,
+    /// Its generation.
+    pub generation: i64,
+    /// The module, or why there is none.
+    pub result: Result<Vetted, Failed>,
+}
+
+/// A module that loads with the job's settings.
+#[derive(Clone, Debug)]
+pub struct Vetted {
+    /// Its digest.
+    pub digest: Digest,
+    /// Its size in bytes.
+    pub size: u64,
+    /// How it is called.
+    pub abi: String,
+    /// Host calls that it may make.
+    pub host_capabilities: Vec<String>,
+    /// Where the very same module is to be had again.
+    pub url: String,
+}
+
+/// Why a generation can't be used.
+#[derive(Clone, Debug)]
+pub struct Failed {
+    /// For the user.
+    pub refusal: Refusal,
+    /// Whether the same may work later.
+    pub retryable: bool,
+}
+
+// === impl Vetting ===
+
+impl Vetting {
+    /// Vets with `vetter`, stores in `store`, reports to `outcomes`.
+    pub fn new(
+        store: Store,
+        vetter: Vetter,
+        metrics: Metrics,
+        outcomes: mpsc::Sender<Outcome>,
+    ) -> Self {
+        Self {
+            store,
+            vetter,
+            metrics,
+            outcomes,
+        }
+    }
+
+    /// Starts a job. Aborting it ends its child process.
+    pub fn start(&self, job: Job) -> AbortHandle {
+        let vetting = self.clone();
+        let task = tokio::spawn(async move {
+            let result = vetting.run(&job).await;
+            let outcome = Outcome {
+                id: job.id,
+                generation: job.generation,
+                result,
+            };
+            // The receiver is gone only when the process ends.
+            let _ = vetting.outcomes.send(outcome).await;
+        });
+        task.abort_handle()
+    }
+
+    async fn run(&self, job: &Job) -> Result<Vetted, Failed> {
+        let (digest, bytes, url) = self.fetch(job).await?;
+        let size = bytes.len() as u64;
+        let start = Instant::now();
+        let report = self.vetter.vet(bytes, &request(job)).await;
+        self.metrics
+            .module_compile
+            .observe(start.elapsed().as_secs_f64());
+        let accepted = match report.map_err(|e| Failed::later(e.to_string()))? {
+            VetReport::Accepted(accepted) => accepted,
+            VetReport::Refused(refused) => return Err(Failed::invalid(refused.message)),
+        };
+        if let Some(artefact) = accepted.artefact {
+            // Without it evaluators compile the portable module themselves.
+            let stored = self
+                .store
+                .put_artefact(&artefact.engine, digest, artefact.bytes);
+            if let Err(error) = stored.await {
+                warn!("failed to store a compiled module: {error}");
+            }
+        }
+        let metadata = accepted.facts.metadata.as_ref();
+        let wanted = metadata.map(|m| m.host_capabilities.clone());
+        Ok(Vetted {
+            digest,
+            size,
+            abi: accepted.facts.abi,
+            host_capabilities: allowed(wanted.unwrap_or_default(), job),
+            url,
+        })
+    }
+
+    /// The module's bytes, out of the store where it is pinned and there.
+    async fn fetch(&self, job: &Job) -> Result<(Digest, Bytes, String), Failed> {
+        if let Some(digest) = job.pinned {
+            let stored = self.store.get(digest).await;
+            if let Some(bytes) = stored.map_err(|e| Failed::later(e.to_string()))? {
+                return Ok((digest, bytes, job.url.clone()));
+            }
+        }
+        let start = Instant::now();
+        let url: ModuleUrl = job
+            .url
+            .parse()
+            .map_err(|e| Failed::invalid(format!("spec.module: {e}")))?;
+        let pulled = puller(job)?.pull(&url).await.map_err(|error| Failed {
+            retryable: error.is_retryable() || url.is_file(),
+            refusal: refusal(RefusalReason::PullError, error.to_string()),
+        })?;
+        self.metrics
+            .module_pull
+            .observe(start.elapsed().as_secs_f64());
+        if let Some(pinned) = job.pinned.filter(|pinned| *pinned != pulled.digest) {
+            return Err(Failed::pull(format!(
+                "{} is not the module that is gone back to ({pinned}), and that one is no longer stored",
+                job.url
+            )));
+        }
+        let stored = self.store.put_expected(pulled.digest, pulled.bytes.clone());
+        stored.await.map_err(|e| Failed::later(e.to_string()))?;
+        debug!(module = %job.url, digest = %pulled.digest, "fetched");
+        let resolved = pulled.resolved_url.to_string();
+        Ok((pulled.digest, pulled.bytes, resolved))
+    }
+}
+
+// === impl Failed ===
+
+impl Failed {
+    fn invalid(message: String) -> Self {
+        Self {
+            refusal: refusal(RefusalReason::Invalid, message),
+            retryable: false,
+        }
+    }
+
+    fn pull(message: String) -> Self {
+        Self {
+            refusal: refusal(RefusalReason::PullError, message),
+            retryable: false,
+        }
+    }
+
+    /// Nothing is known to be wrong with the module.
+    fn later(message: String) -> Self {
+        Self {
+            refusal: refusal(RefusalReason::PullError, message),
+            retryable: true,
+        }
+    }
+}
+
+fn puller(job: &Job) -> Result<Puller, Failed> {
+    let reach = match job.files {
+        Some(_) => Reach::LOCAL,
+        None => Reach::PUBLIC,
+    };
+    let puller = Puller::new(job.sources.clone(), reach);
+    let puller = puller.map_err(|e| Failed::invalid(e.to_string()))?;
+    Ok(match &job.files {
+        Some(base) => puller.with_files(Files::Below(base.clone())),
+        None => puller,
+    })
+}
+
+fn request(job: &Job) -> VetRequest {
+    let settings = String::from_utf8_lossy(&job.settings).into_owned();
+    VetRequest {
+        entrypoint: job.entrypoint.clone(),
+        mutating: job.mutating,
+        limits: VetLimits {
+            timeout_ms: job.limits.timeout_ms.into(),
+            memory_bytes: job.limits.memory_bytes,
+        },
+        ..VetRequest::new(settings)
+    }
+}
+
+fn allowed(mut wanted: Vec<String>, job: &Job) -> Vec<String> {
+    if let Some(allowed) = &job.allowed_capabilities {
+        wanted.retain(|w| allowed.iter().any(|a| a == w || a == "*"));
+    }
+    wanted
+}
+
+fn refusal(reason: RefusalReason, message: String) -> Refusal {
+    Refusal { reason, message }
+}
