@@ -1,0 +1,107 @@
+//! Watches the directory: told by the kernel, and by looking again now and then.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{self, Duration},
+};
+use tracing::warn;
+
+use super::{Options, Scan, Scanner};
+
+/// How many times the settling time the whole directory is waited for. Then one file that
+/// never stops changing must not hold back the others.
+const PATIENCE: u32 = 20;
+
+/// Watches until the receiver is gone, and sends each scan that differs from the one before,
+/// once all files have settled or have had the time to.
+///
+/// Files are read on a thread for blocking work: a network file system may hang.
+pub async fn watch(options: Options, scans: mpsc::Sender<Scan>) {
+    let told = Arc::new(Notify::new());
+    let mut kernel = Kernel::default();
+    let mut scanner = Scanner::new(options.clone());
+    let mut last: Option<Scan> = None;
+    let mut restless: Option<Instant> = None;
+    loop {
+        kernel.follow(&scanner.directories(), &told);
+        let polled = tokio::task::spawn_blocking(move || {
+            let polled = scanner.poll(Instant::now());
+            (scanner, polled)
+        });
+        let Ok((back, (scan, again))) = polled.await else {
+            // The runtime is going down.
+            return;
+        };
+        scanner = back;
+        restless = again.map(|_| restless.unwrap_or_else(Instant::now));
+        let settled = restless.is_none_or(|since| since.elapsed() > options.settle * PATIENCE);
+        if settled && last.as_ref() != Some(&scan) {
+            if scans.send(scan.clone()).await.is_err() {
+                return;
+            }
+            last = Some(scan);
+        }
+        let wait = again.unwrap_or(options.rescan).min(options.rescan);
+        tokio::select! {
+            () = told.notified() => pause().await,
+            () = time::sleep(wait) => {}
+            () = scans.closed() => return,
+        }
+    }
+}
+
+/// Events come in bursts; one look serves them all.
+async fn pause() {
+    time::sleep(Duration::from_millis(10)).await;
+}
+
+/// The kernel's notifications, set up again when a directory was replaced.
+#[derive(Default)]
+struct Kernel {
+    watchers: BTreeMap<PathBuf, (u64, Option<RecommendedWatcher>)>,
+}
+
+// === impl Kernel ===
+
+impl Kernel {
+    fn follow(&mut self, directories: &BTreeSet<PathBuf>, told: &Arc<Notify>) {
+        self.watchers.retain(|path, (watched, _)| {
+            directories.contains(path) && inode(path) == Some(*watched)
+        });
+        for path in directories {
+            if let Some(inode) = inode(path)
+                && !self.watchers.contains_key(path)
+            {
+                let watcher = start(path, told.clone());
+                if let Err(error) = &watcher {
+                    warn!(path = %path.display(), %error, "no notifications; looking at intervals only");
+                }
+                self.watchers.insert(path.clone(), (inode, watcher.ok()));
+            }
+        }
+    }
+}
+
+fn start(path: &Path, told: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        // Our own reads are events too; they must not wake us.
+        if !event.is_ok_and(|event| event.kind.is_access()) {
+            told.notify_one();
+        }
+    })?;
+    watcher.watch(path, RecursiveMode::NonRecursive)?;
+    Ok(watcher)
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|metadata| metadata.ino())
+}

@@ -1,0 +1,237 @@
+//! What the API server's webhook dispatch does: find the policies that a request concerns,
+//! ask them, and merge what they say.
+//!
+//! Mutating policies are asked first, one after the other in order of their names, each seeing
+//! what those before it changed; then validating ones, all at once. `matchPolicy: Equivalent`
+//! is treated as `Exact`: without an API server nobody converts between versions.
+
+mod call;
+mod condition;
+mod matching;
+mod review;
+mod verdict;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use assent_api::{Parsed, rules::FailurePolicy};
+use bytes::Bytes;
+use futures::future::join_all;
+use tracing::warn;
+
+pub use self::{
+    condition::ConditionError,
+    matching::{Matched, Request},
+    review::ReviewError,
+};
+use call::Client;
+use condition::Condition;
+use review::Review;
+use verdict::{Answer, Merged};
+
+/// A policy that is in force.
+#[derive(Debug)]
+pub struct Target {
+    policy: Parsed,
+    path: String,
+    conditions: Vec<Condition>,
+}
+
+/// All policies that are in force, in order of their names.
+#[derive(Clone, Debug, Default)]
+pub struct Table(Vec<Arc<Target>>);
+
+/// Where evaluators are, and what is known of namespaces.
+pub trait Surroundings: Send + Sync {
+    /// Base URLs of the evaluators of a PolicyServer, `http://127.0.0.1:8080` say.
+    fn endpoints(&self, policy_server: &str) -> Vec<String>;
+
+    /// Labels of a namespace. `kubernetes.io/metadata.name` is added to what this gives.
+    fn namespace_labels(&self, _namespace: &str) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+}
+
+/// Asks policies.
+#[derive(Debug)]
+pub struct Dispatcher<S> {
+    surroundings: S,
+    client: Client,
+    /// Counts calls, so that each replica gets its turn.
+    turn: AtomicUsize,
+}
+
+// === impl Target ===
+
+impl Target {
+    /// A policy whose active revision answers at `path`, the path below `/validate/`. Fails
+    /// where a match condition is not CEL.
+    pub fn new(policy: Parsed, path: impl Into<String>) -> Result<Self, ConditionError> {
+        let conditions = condition::compile(&policy.match_conditions)?;
+        Ok(Self {
+            policy,
+            path: path.into(),
+            conditions,
+        })
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Parsed {
+        &self.policy
+    }
+
+    /// What the policy is called in messages: its name, with its namespace where it has one.
+    pub fn name(&self) -> String {
+        match self.policy.key.namespace() {
+            Some(namespace) => format!("{namespace}/{}", self.policy.key.name()),
+            None => self.policy.key.name().to_owned(),
+        }
+    }
+
+    /// Whether a request concerns the policy, as the API server would see it.
+    pub fn matches(
+        &self,
+        request: &Request,
+        namespace_labels: &BTreeMap<String, String>,
+    ) -> Matched {
+        if !matching::concerns(&self.policy, request, namespace_labels) {
+            return Matched::No;
+        }
+        condition::check(&self.conditions, request, self.policy.failure_policy)
+    }
+}
+
+/// Checks the match conditions of a policy, so that it is refused before it is in force.
+pub fn check_conditions(policy: &Parsed) -> Result<(), ConditionError> {
+    condition::compile(&policy.match_conditions).map(|_| ())
+}
+
+// === impl Table ===
+
+impl Table {
+    /// Puts policies in order.
+    pub fn new(targets: impl IntoIterator<Item = Arc<Target>>) -> Self {
+        let mut targets: Vec<_> = targets.into_iter().collect();
+        targets.sort_by(|a, b| a.policy.key.cmp(&b.policy.key));
+        Self(targets)
+    }
+
+    /// The policies in order of their names.
+    pub fn targets(&self) -> &[Arc<Target>] {
+        &self.0
+    }
+}
+
+// === impl Dispatcher ===
+
+impl<S: Surroundings> Dispatcher<S> {
+    /// A dispatcher that keeps connections to evaluators open between requests.
+    pub fn new(surroundings: S) -> Self {
+        Self {
+            surroundings,
+            client: Client::new(),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    /// Answers an AdmissionReview with an AdmissionReview. Fails only where `body` is none.
+    pub async fn admit(&self, table: &Table, body: &[u8]) -> Result<Bytes, ReviewError> {
+        let mut review = Review::read(body)?;
+        let mut merged = Merged::new();
+        if self.mutate(table, &mut review, &mut merged).await {
+            self.validate(table, &review, &mut merged).await;
+        }
+        Ok(merged.respond(review.uid()))
+    }
+
+    /// Asks mutating policies; says whether the request is still good.
+    async fn mutate(&self, table: &Table, review: &mut Review, merged: &mut Merged) -> bool {
+        for target in table.0.iter().filter(|target| target.policy.mutating) {
+            let answer = self.ask(target, review).await;
+            if !merged.add(&target.name(), answer, Some(review)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Asks validating policies, all at once; the first denial by name decides.
+    async fn validate(&self, table: &Table, review: &Review, merged: &mut Merged) {
+        let validating = || table.0.iter().filter(|target| !target.policy.mutating);
+        let answers = join_all(validating().map(|target| self.ask(target, review))).await;
+        for (target, answer) in validating().zip(answers) {
+            merged.add(&target.name(), answer, None);
+        }
+    }
+
+    async fn ask(&self, target: &Target, review: &Review) -> Answer {
+        let labels = self.labels(review.request());
+        match target.matches(review.request(), &labels) {
+            Matched::No => return Answer::NotAsked,
+            Matched::Yes => {}
+            Matched::Error(why) => return Answer::Broken(why),
+        }
+        let answer = self.call(target, review).await;
+        let verdict = answer.and_then(|answer| verdict::read(&answer, review.uid()));
+        verdict.map_or_else(|why| failed(target, why), Answer::Given)
+    }
+
+    /// Asks one replica after the other until one answers.
+    async fn call(&self, target: &Target, review: &Review) -> Result<Bytes, String> {
+        let endpoints = self.surroundings.endpoints(&target.policy.server);
+        if endpoints.is_empty() {
+            return Err(format!(
+                "no evaluator of PolicyServer {} is there",
+                target.policy.server
+            ));
+        }
+        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        let seconds = target.policy.timeout_seconds;
+        let body = review.body();
+        let attempts = async {
+            let mut last = String::new();
+            for i in 0..endpoints.len() {
+                let endpoint = &endpoints[first.wrapping_add(i) % endpoints.len()];
+                let url = format!(
+                    "{}/validate/{}",
+                    endpoint.trim_end_matches('/'),
+                    target.path
+                );
+                match self.client.post(&url, body.clone()).await {
+                    Ok(response) => return Ok(response),
+                    Err(error) if error.may_retry() => last = error.to_string(),
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+            Err(last)
+        };
+        let deadline = Duration::from_secs(seconds.into());
+        tokio::time::timeout(deadline, attempts)
+            .await
+            .unwrap_or_else(|_| Err(format!("no answer within {seconds} s")))
+    }
+
+    fn labels(&self, request: &Request) -> BTreeMap<String, String> {
+        let mut labels = self.surroundings.namespace_labels(&request.namespace);
+        labels.insert(matching::NAME_LABEL.to_owned(), request.namespace.clone());
+        labels
+    }
+}
+
+/// What `failurePolicy` makes of a policy that could not be asked.
+fn failed(target: &Target, why: String) -> Answer {
+    warn!(policy = %target.policy.key, error = %why, failure_policy = ?target.policy.failure_policy, "failed to ask a policy");
+    match target.policy.failure_policy {
+        FailurePolicy::Ignore => Answer::NotAsked,
+        FailurePolicy::Fail => Answer::Failed(why),
+    }
+}
+
+#[cfg(test)]
+mod tests;

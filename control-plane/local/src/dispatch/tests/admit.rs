@@ -1,0 +1,490 @@
+//! The dispatcher against real HTTP servers.
+
+use std::{collections::BTreeMap, sync::Mutex};
+
+use axum::{Router, extract::Path, http::StatusCode, routing::post};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// What an evaluator answers for a policy, and what it was asked.
+#[derive(Clone, Default)]
+struct Script {
+    answers: Arc<BTreeMap<String, Value>>,
+    asked: Arc<Mutex<Vec<(String, String)>>>,
+}
+
+impl Script {
+    fn new<const N: usize>(answers: [(&str, Value); N]) -> Self {
+        let answers = answers.map(|(name, answer)| (name.to_owned(), answer));
+        Self {
+            answers: Arc::new(BTreeMap::from(answers)),
+            asked: Arc::default(),
+        }
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(path, _)| path.clone())
+            .collect()
+    }
+
+    fn body_for(&self, path: &str) -> String {
+        let asked = self.asked.lock().unwrap();
+        asked.iter().find(|(p, _)| p == path).unwrap().1.clone()
+    }
+
+    /// Serves on loopback; gives the base URL.
+    async fn serve(&self) -> String {
+        let script = self.clone();
+        let answer = move |Path(path): Path<String>, body: String| {
+            let script = script.clone();
+            async move { script.answer(path, body).await }
+        };
+        let router = Router::new().route("/validate/{*path}", post(answer));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        url
+    }
+
+    async fn answer(&self, path: String, body: String) -> (StatusCode, String) {
+        let review: Value = serde_json::from_str(&body).unwrap();
+        self.asked.lock().unwrap().push((path.clone(), body));
+        let name = path.split('/').nth_back(1).unwrap();
+        let mut response = self
+            .answers
+            .get(name)
+            .cloned()
+            .unwrap_or(json!({"allowed": true}));
+        if let Some(text) = response.get("raw") {
+            let status = response["code"].as_u64().unwrap_or(200);
+            let status = StatusCode::from_u16(u16::try_from(status).unwrap()).unwrap();
+            return (status, text.as_str().unwrap().to_owned());
+        }
+        if response.get("hang").is_some() {
+            std::future::pending::<()>().await;
+        }
+        if response.get("uid").is_none() {
+            response["uid"] = review["request"]["uid"].clone();
+        }
+        if let Some(patch) = response.get("patch").cloned() {
+            response["patch"] = json!(BASE64_STANDARD.encode(patch.to_string()));
+            response["patchType"] = json!("JSONPatch");
+        }
+        let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
+        (StatusCode::OK, answer.to_string())
+    }
+}
+
+struct Urls(Vec<String>);
+
+impl Surroundings for Urls {
+    fn endpoints(&self, policy_server: &str) -> Vec<String> {
+        match policy_server {
+            "default" => self.0.clone(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn review(operation: &str) -> Value {
+    let object = json!({"metadata": {"name": "x"}, "spec": {}});
+    let mut request = json!({
+        "uid": "u-1", "operation": operation, "namespace": "team",
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "userInfo": {"username": "jane"},
+    });
+    let place = if operation == "DELETE" {
+        "oldObject"
+    } else {
+        "object"
+    };
+    request[place] = object;
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+}
+
+/// Sends a review through `targets`; gives the response.
+async fn admit(script: &Script, targets: Vec<Arc<Target>>, review: &str) -> Value {
+    let dispatcher = Dispatcher::new(Urls(vec![script.serve().await]));
+    let answer = dispatcher
+        .admit(&Table::new(targets), review.as_bytes())
+        .await
+        .unwrap();
+    let answer: Value = serde_json::from_slice(&answer).unwrap();
+    assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
+    assert_eq!(answer["kind"], "AdmissionReview");
+    assert_eq!(answer["response"]["uid"], "u-1");
+    answer["response"].clone()
+}
+
+fn mutating(name: &str) -> Arc<Target> {
+    cluster(name, json!({"mutating": true}))
+}
+
+fn patch_of(response: &Value) -> Value {
+    let bytes = BASE64_STANDARD
+        .decode(response["patch"].as_str().unwrap())
+        .unwrap();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+#[tokio::test]
+async fn nobody_concerned_is_allowed() {
+    let script = Script::new([]);
+    let other = cluster(
+        "p",
+        json!({"rules": [
+        {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["*"], "resources": ["deployments"]}]}),
+    );
+    let response = admit(&script, vec![other], &review("CREATE").to_string()).await;
+    assert_eq!(response, json!({"uid": "u-1", "allowed": true}));
+    assert!(script.asked().is_empty());
+}
+
+#[tokio::test]
+async fn the_first_denial_by_name_decides() {
+    let script = Script::new([
+        (
+            "a",
+            json!({"allowed": true, "warnings": ["careful"], "auditAnnotations": {"k": "v"}}),
+        ),
+        (
+            "b",
+            json!({"allowed": false, "status": {"message": "no root", "code": 403, "reason": "Forbidden",
+            "details": {"causes": [{"message": "why"}]}}, "warnings": ["beware"]}),
+        ),
+        (
+            "c",
+            json!({"allowed": false, "status": {"message": "later"}}),
+        ),
+    ]);
+    let targets = ["c", "b", "a"]
+        .map(|name| cluster(name, json!({})))
+        .to_vec();
+    let response = admit(&script, targets, &review("CREATE").to_string()).await;
+    assert_eq!(
+        response,
+        json!({
+            "uid": "u-1",
+            "allowed": false,
+            "status": {"status": "Failure", "message": "admission webhook \"b\" denied the request: no root",
+                "code": 403, "reason": "Forbidden", "details": {"causes": [{"message": "why"}]}},
+            "warnings": ["careful", "beware"],
+            "auditAnnotations": {"a/k": "v"},
+        })
+    );
+    let mut asked = script.asked();
+    asked.sort();
+    assert_eq!(
+        asked,
+        [
+            "cluster/a/1-00000000",
+            "cluster/b/1-00000000",
+            "cluster/c/1-00000000"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn denials_without_words_or_with_odd_codes() {
+    for (status, message, code) in [
+        (json!(null), "denied the request without explanation", 400),
+        (
+            json!({"reason": "Forbidden"}),
+            "denied the request: Forbidden",
+            400,
+        ),
+        (
+            json!({"message": "m", "code": 200}),
+            "denied the request: m",
+            400,
+        ),
+        (
+            json!({"message": "m", "code": 599}),
+            "denied the request: m",
+            599,
+        ),
+    ] {
+        let script = Script::new([("p", json!({"allowed": false, "status": status}))]);
+        let response = admit(
+            &script,
+            vec![mk_target("AdmissionPolicy", "p", json!({}))],
+            &review("CREATE").to_string(),
+        )
+        .await;
+        assert_eq!(
+            response["status"]["message"],
+            format!("admission webhook \"team/p\" {message}")
+        );
+        assert_eq!(response["status"]["code"], code);
+    }
+}
+
+#[tokio::test]
+async fn patches_are_applied_in_turn_and_composed() {
+    let script = Script::new([
+        (
+            "a",
+            json!({"allowed": true, "patch": [{"op": "add", "path": "/spec/list", "value": [1]}]}),
+        ),
+        (
+            "b",
+            json!({"allowed": true, "patch": [{"op": "add", "path": "/spec/list/-", "value": 18446744073709551615u64}]}),
+        ),
+        (
+            "v",
+            json!({"allowed": true, "patch": [{"op": "remove", "path": "/spec"}]}),
+        ),
+    ]);
+    let targets = vec![cluster("v", json!({})), mutating("b"), mutating("a")];
+    let response = admit(&script, targets, &review("CREATE").to_string()).await;
+    assert_eq!(response["allowed"], true);
+    assert_eq!(response["patchType"], "JSONPatch");
+    assert_eq!(
+        patch_of(&response),
+        json!([
+            {"op": "add", "path": "/spec/list", "value": [1]},
+            {"op": "add", "path": "/spec/list/-", "value": u64::MAX},
+        ])
+    );
+    assert_eq!(
+        script.asked(),
+        [
+            "cluster/a/1-00000000",
+            "cluster/b/1-00000000",
+            "cluster/v/1-00000000"
+        ]
+    );
+    let seen = |path: &str| -> Value {
+        let body: Value = serde_json::from_str(&script.body_for(path)).unwrap();
+        body["request"]["object"]["spec"].clone()
+    };
+    assert_eq!(seen("cluster/a/1-00000000"), json!({}));
+    assert_eq!(seen("cluster/b/1-00000000"), json!({"list": [1]}));
+    assert_eq!(seen("cluster/v/1-00000000"), json!({"list": [1, u64::MAX]}));
+}
+
+#[tokio::test]
+async fn a_mutating_denial_ends_it() {
+    let script = Script::new([
+        (
+            "a",
+            json!({"allowed": true, "patch": [{"op": "add", "path": "/spec/x", "value": 1}]}),
+        ),
+        ("b", json!({"allowed": false, "status": {"message": "no"}})),
+    ]);
+    let targets = vec![
+        mutating("a"),
+        mutating("b"),
+        mutating("c"),
+        cluster("v", json!({})),
+    ];
+    let response = admit(&script, targets, &review("CREATE").to_string()).await;
+    assert_eq!(response["allowed"], false);
+    assert!(
+        response.get("patch").is_none(),
+        "a denied request changes nothing"
+    );
+    assert_eq!(
+        script.asked(),
+        ["cluster/a/1-00000000", "cluster/b/1-00000000"]
+    );
+}
+
+#[tokio::test]
+async fn later_policies_match_the_changed_object() {
+    let script = Script::new([(
+        "a",
+        json!({"allowed": true, "patch": [{"op": "add", "path": "/metadata/labels", "value": {"app": "web"}}]}),
+    )]);
+    let labelled = cluster(
+        "v",
+        json!({"objectSelector": {"matchLabels": {"app": "web"}}}),
+    );
+    admit(
+        &script,
+        vec![mutating("a"), labelled],
+        &review("CREATE").to_string(),
+    )
+    .await;
+    assert_eq!(
+        script.asked(),
+        ["cluster/a/1-00000000", "cluster/v/1-00000000"]
+    );
+}
+
+#[tokio::test]
+async fn bad_patches_are_refused_whatever_the_failure_policy() {
+    for (answer, operation, part) in [
+        (
+            json!({"allowed": true, "patch": [{"op": "remove", "path": "/nope"}]}),
+            "CREATE",
+            "does not fit the object",
+        ),
+        (
+            json!({"allowed": true, "patch": [{"op": "frobnicate"}]}),
+            "CREATE",
+            "not a JSON patch",
+        ),
+        (
+            json!({"allowed": true, "patch": [{"op": "add", "path": "/x", "value": 1}]}),
+            "DELETE",
+            "not supported for this operation",
+        ),
+    ] {
+        let script = Script::new([("p", answer)]);
+        let target = cluster("p", json!({"mutating": true, "failurePolicy": "Ignore"}));
+        let response = admit(&script, vec![target], &review(operation).to_string()).await;
+        assert_eq!(
+            (&response["allowed"], &response["status"]["code"]),
+            (&json!(false), &json!(500))
+        );
+        assert!(
+            response["status"]["message"]
+                .as_str()
+                .unwrap()
+                .contains(part),
+            "{response}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn failures_follow_the_failure_policy() {
+    for (answer, part) in [
+        (
+            json!({"raw": "busy", "code": 503}),
+            "answered 503 Service Unavailable: busy",
+        ),
+        (json!({"raw": "not json"}), "failed to read the answer"),
+        (
+            json!({"raw": "{}"}),
+            "expected an admission.k8s.io/v1 AdmissionReview",
+        ),
+        (
+            json!({"allowed": true, "uid": "other"}),
+            "expected response.uid \"u-1\", got \"other\"",
+        ),
+        (json!({"hang": true}), "no answer within 1 s"),
+    ] {
+        let script = Script::new([("p", answer)]);
+        for (policy, allowed) in [("Fail", false), ("Ignore", true)] {
+            let target = cluster("p", json!({"failurePolicy": policy, "timeoutSeconds": 1}));
+            let response = admit(&script, vec![target], &review("CREATE").to_string()).await;
+            assert_eq!(response["allowed"], allowed, "{part} {policy}");
+            if !allowed {
+                let message = response["status"]["message"].as_str().unwrap();
+                assert!(
+                    message.starts_with("Internal error occurred: failed calling webhook \"p\": "),
+                    "{message}"
+                );
+                assert!(message.contains(part), "{message}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn conditions_that_fail_and_servers_without_evaluators() {
+    let script = Script::new([]);
+    let condition = json!([{"name": "c", "expression": "object.nope.nope"}]);
+    let response = admit(
+        &script,
+        vec![cluster("p", json!({"matchConditions": condition}))],
+        &review("CREATE").to_string(),
+    )
+    .await;
+    assert_eq!(response["status"]["code"], 500);
+    let response = admit(
+        &script,
+        vec![cluster("p", json!({"policyServer": "other"}))],
+        &review("CREATE").to_string(),
+    )
+    .await;
+    let message = response["status"]["message"].as_str().unwrap();
+    assert!(
+        message.ends_with("no evaluator of PolicyServer other is there"),
+        "{message}"
+    );
+    assert!(script.asked().is_empty());
+}
+
+/// An address where nobody listens: it was free a moment ago.
+async fn dead_url() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+#[tokio::test]
+async fn replicas_take_turns_and_stand_in_for_each_other() {
+    let (one, two) = (Script::new([]), Script::new([]));
+    let urls = vec![one.serve().await, dead_url().await, two.serve().await];
+    let dispatcher = Dispatcher::new(Urls(urls));
+    let table = Table::new([cluster("p", json!({}))]);
+    for _ in 0..6 {
+        let answer = dispatcher
+            .admit(&table, review("CREATE").to_string().as_bytes())
+            .await
+            .unwrap();
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        assert_eq!(answer["response"]["allowed"], true);
+    }
+    // The dead one's turns go to the next.
+    assert_eq!((one.asked().len(), two.asked().len()), (2, 4));
+    let dead = Dispatcher::new(Urls(vec![dead_url().await]));
+    let answer = dead
+        .admit(&table, review("CREATE").to_string().as_bytes())
+        .await
+        .unwrap();
+    assert!(
+        String::from_utf8(answer.to_vec())
+            .unwrap()
+            .contains("failed to call http://127.0.0.1")
+    );
+}
+
+/// Whatever the API server sent reaches the policy as it was written.
+#[tokio::test]
+async fn unknown_fields_and_large_numbers_survive() {
+    let script = Script::new([]);
+    let request = r#"{"uid":"u-1","zebra":{"b":1.0,"a":123456789012345678901234567890},"operation":"CREATE","namespace":"team","resource":{"group":"","version":"v1","resource":"pods"},"object":{"z":1e2,"a":0.10}}"#;
+    let text = format!(
+        r#"{{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{request}}}"#
+    );
+    admit(&script, vec![cluster("p", json!({}))], &text).await;
+    let body = script.body_for("cluster/p/1-00000000");
+    assert!(body.contains(request), "{body}");
+}
+
+#[tokio::test]
+async fn what_is_no_review_is_an_error() {
+    let dispatcher = Dispatcher::new(Urls(Vec::new()));
+    for (body, part) in [
+        ("", "EOF"),
+        ("[]", "failed to read AdmissionReview"),
+        (
+            r#"{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview"}"#,
+            "not admission.k8s.io/v1beta1 AdmissionReview",
+        ),
+        (
+            r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}"#,
+            "request.uid is missing",
+        ),
+        (
+            r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"x"}}"#,
+            "request.resource.version is missing",
+        ),
+    ] {
+        let error = dispatcher
+            .admit(&Table::default(), body.as_bytes())
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(part), "{body}: {error}");
+    }
+}
