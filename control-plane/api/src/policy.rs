@@ -1,5 +1,8 @@
 //! `AdmissionPolicy` and `ClusterAdmissionPolicy`: what a user wants.
 
+// Each printer column has a type of its own; the lint takes them for repetitions.
+#![allow(clippy::duplicated_attributes)]
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;

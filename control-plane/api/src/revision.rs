@@ -1,5 +1,8 @@
 //! `PolicyRevision`: one immutable, resolved generation of a policy.
 
+// Each printer column has a type of its own; the lint takes them for repetitions.
+#![allow(clippy::duplicated_attributes)]
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;

@@ -1,5 +1,8 @@
 //! `PolicyServer`: a group of evaluators that run the same policies.
 
+// Each printer column has a type of its own; the lint takes them for repetitions.
+#![allow(clippy::duplicated_attributes)]
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
