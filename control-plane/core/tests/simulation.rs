@@ -3,7 +3,7 @@
 //!
 //! `ASSENT_SIM_SEEDS` says how many, `ASSENT_SIM_SEED` which is the first.
 
-use std::env;
+use std::{env, thread};
 
 use world::{END, Happening, World};
 
@@ -21,6 +21,8 @@ mod network;
 mod rng;
 #[path = "simulation/store.rs"]
 mod store;
+#[path = "simulation/streams.rs"]
+mod streams;
 #[path = "simulation/wire.rs"]
 mod wire;
 #[path = "simulation/world.rs"]
@@ -32,12 +34,27 @@ const SEEDS: u64 = 3_000;
 /// Lines of a failed history that are worth reading.
 const TAIL: usize = 60;
 
+/// Says how to see a history again that ended in a panic, be it of a check or of the core.
+struct Repeat(u64);
+
+impl Drop for Repeat {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!(
+                "repeat: ASSENT_SIM_SEED={} ASSENT_SIM_SEEDS=1 cargo test -p assent-core --test simulation",
+                self.0
+            );
+        }
+    }
+}
+
 #[test]
 fn every_history_keeps_the_invariants() {
     let first = number("ASSENT_SIM_SEED").unwrap_or(0);
     let count = number("ASSENT_SIM_SEEDS").unwrap_or(SEEDS);
     let (mut flips, mut restarts) = (0, 0);
     for seed in first..first + count {
+        let _repeat = Repeat(seed);
         let mut world = World::new(seed, false);
         if run(&mut world).is_err() {
             fail(seed);
@@ -61,8 +78,7 @@ fn fail(seed: u64) -> ! {
     let log = world.log.unwrap_or_default();
     let from = log.len().saturating_sub(TAIL);
     panic!(
-        "seed {seed} at {} ms: {broken}\n{}\nrepeat: ASSENT_SIM_SEED={seed} ASSENT_SIM_SEEDS=1 \
-         cargo test -p assent-core --test simulation",
+        "seed {seed} at {} ms: {broken}\n{}",
         world.now.0,
         log[from..].join("\n"),
     );
@@ -119,7 +135,13 @@ fn step(world: &mut World, happening: Happening) -> Result<(), String> {
         Happening::PlaneSynced { epoch } if world.is_epoch(epoch) => {
             return world.apply(assent_core::plane::Event::Synced);
         }
-        Happening::Wake { .. } | Happening::Observe { .. } | Happening::PlaneSynced { .. } => {}
+        Happening::PutOff { epoch, deed } if world.is_epoch(epoch) => {
+            world.queue_deed(deed.0, deed.1);
+        }
+        Happening::PutOff { .. }
+        | Happening::Wake { .. }
+        | Happening::Observe { .. }
+        | Happening::PlaneSynced { .. } => {}
     }
     Ok(())
 }

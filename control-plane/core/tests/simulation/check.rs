@@ -55,7 +55,8 @@ impl World {
         let link = self.links.get_mut(&id).expect("who sends must have a link");
         // R3, R32: who comes with the current version gets nothing to load.
         let first = &link.hello.first;
-        let current = first.version == version.to_string() && link.sent.newest.is_none();
+        let whole = first.held.is_empty() || first.held.len() == response.to.policies().len();
+        let current = first.version == version.to_string() && whole && link.sent.newest.is_none();
         let delta = self.clients[link.client].kind == Kind::Delta;
         if current && delta && !matches!(response.body, Body::NoChange) {
             return Err(format!("R32: resources for who has {version}"));
@@ -79,7 +80,7 @@ impl World {
             let has = match belief.map(|(_, claim)| claim) {
                 Some(Claim::Loaded(loaded)) => loaded.contains(&to.revision),
                 Some(Claim::Anything) => true,
-                Some(Claim::Nothing | Claim::AsBefore) | None => false,
+                Some(Claim::Nothing | Claim::AsBefore | Claim::TakenBack) | None => false,
             };
             if !has {
                 return Err(format!(
@@ -342,7 +343,9 @@ fn check_rollout(control: &Control, rollout: &Rollout) -> Verdict {
             Some(Claim::Loaded(loaded)) => loaded.contains(&revision),
             Some(Claim::Anything) => true,
             // Who has not answered undoes nothing, but a candidate needs its word.
-            Some(Claim::Nothing | Claim::AsBefore) | None => rollout.candidate().is_none(),
+            Some(Claim::Nothing | Claim::AsBefore | Claim::TakenBack) | None => {
+                rollout.candidate().is_none()
+            }
         };
         if !has {
             return Err(format!("I4: {revision} is programmed, but not on {name}"));

@@ -71,6 +71,8 @@ pub(crate) struct Stream {
     base: BTreeMap<RevisionId, Arc<Policy>>,
     base_routes: BTreeMap<Arc<str>, Arc<Route>>,
     taken: bool,
+    /// It holds less than its version says.
+    lost: bool,
     /// The newest response, as long as it is not taken.
     pub(crate) pending: Option<Down>,
     /// The newest nonce, once it was answered.
@@ -129,7 +131,12 @@ impl Client {
     pub(crate) fn connect(&mut self, id: u64, rng: &mut Rng) -> Hello {
         self.token += 1;
         let whole = self.set.whole().map(|v| v.to_string());
-        let held = self.set.held();
+        let mut held = self.set.held();
+        // It may have lost a module and still remember the version: the map wins.
+        let lost = self.kind == Kind::Delta && held.len() > 1 && rng.percent(10);
+        if lost {
+            held.pop_first();
+        }
         let map = || {
             held.values()
                 .map(|p| (p.revision.to_string(), p.content_digest))
@@ -141,7 +148,9 @@ impl Client {
             }
             (Kind::StateOfTheWorld, _) => (whole, BTreeMap::new(), BTreeMap::new()),
             // More than a map may list.
-            (Kind::Delta, 1) if whole.is_some() => (whole, BTreeMap::new(), BTreeMap::new()),
+            (Kind::Delta, 1) if whole.is_some() && !lost => {
+                (whole, BTreeMap::new(), BTreeMap::new())
+            }
             (Kind::Delta, 2) => (None, map(), held.clone()),
             (Kind::Delta, _) => (whole, map(), held.clone()),
         };
@@ -150,6 +159,7 @@ impl Client {
             base,
             base_routes: BTreeMap::new(),
             taken: false,
+            lost,
             pending: None,
             answered: None,
         });
@@ -170,6 +180,9 @@ impl Client {
             .as_ref()
             .expect("who verifies must have a stream");
         let (announced, routes) = match (down.no_change, self.kind) {
+            (true, _) if !stream.taken && stream.lost => {
+                return Err("R3: the map does not win".into());
+            }
             (true, _) if !stream.taken => (self.set.announced.clone(), self.set.routes.clone()),
             (true, _) => (stream.base.clone(), stream.base_routes.clone()),
             (false, Kind::StateOfTheWorld) => {
@@ -348,7 +361,11 @@ impl Client {
                 unknown.map(|n| say(answer(n), Claim::Nothing)).into()
             }
             Character::Flood => (0..20).map(|_| nack(rng.below(100))).collect(),
-            Character::Fickle => vec![ack(), nack(0), ack(), nack(1), nack(0)],
+            Character::Fickle => {
+                let mut last = nack(0);
+                last.claim = Claim::TakenBack;
+                vec![ack(), nack(0), ack(), nack(1), last]
+            }
         }
     }
 }

@@ -1,18 +1,15 @@
 //! The control plane as its processes drive it: streams around one plane, deeds done one
 //! after the other, and an end at any moment.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use assent_core::{
-    fleet::{Link as State, Node},
     plane::{Effect, Event, Plane},
     rollout::{Input, Output, PolicyId, Refusal, RefusalReason, Stored},
-    session::{self, Kind, Report, Session},
 };
 
 use crate::{
-    network::Link,
-    wire::{Claim, Down, Up},
+    check,
     world::{Control, GRACE, Happening, TIMING, World},
 };
 
@@ -149,10 +146,21 @@ impl World {
         if let Output::Flip { to, .. } = &output {
             self.check_flip(to)?;
         }
+        // Stores are slow at times: what only leaves may come after what was asked later.
+        if matches!(output, Output::Retire(_)) && !self.is_healed() && self.rng.percent(15) {
+            let (epoch, deed) = (self.epoch, Box::new((id, output)));
+            let after = self.rng.millis(100, 20_000);
+            self.after(after, Happening::PutOff { epoch, deed });
+            return Ok(());
+        }
+        self.queue_deed(id, output);
+        Ok(())
+    }
+
+    pub(crate) fn queue_deed(&mut self, id: PolicyId, output: Output) {
         let control = self.control.as_mut().expect("who asks must be there");
         control.deeds.push_back((id, output));
         self.next_deed();
-        Ok(())
     }
 
     fn next_deed(&mut self) {
@@ -203,9 +211,13 @@ impl World {
 
     fn write(&mut self, id: &PolicyId, output: &Output) -> Result<Option<Input>, String> {
         let (now, fails) = (self.now, !self.is_healed() && self.rng.percent(15));
-        self.note(|| format!("{} {}", id.key, crate::check::show(output)));
+        self.note(|| format!("{} {}", id.key, check::show(output)));
         let Some(object) = self.store.objects.get_mut(id) else {
-            return Err(format!("{id:?} was released before {output:?}"));
+            // What was put off may have become pointless.
+            let late = matches!(output, Output::Retire(_) | Output::Enforced(_));
+            return late
+                .then_some(None)
+                .ok_or(format!("{id:?} is gone before {output:?}"));
         };
         Ok(match output {
             Output::Flip { .. } if fails => Some(Input::FlipFailed),
@@ -320,216 +332,5 @@ impl World {
             return Ok(());
         }
         self.apply(Event::ready(id, policy))
-    }
-
-    /// A first message arrives.
-    pub(crate) fn arrive(&mut self, id: u64) -> Verdict {
-        let epoch = self.epoch;
-        let Some(link) = self.links.get_mut(&id).filter(|l| !l.up_cut) else {
-            return Ok(());
-        };
-        let Some(control) = &mut self.control else {
-            self.after(
-                std::time::Duration::from_millis(5),
-                Happening::ClientCloses { link: id },
-            );
-            return Ok(());
-        };
-        control.streams += 1;
-        link.epoch = epoch;
-        link.number = control.streams;
-        let client = &self.clients[link.client];
-        link.session = Some(Session::new(
-            client.kind,
-            link.number,
-            link.hello.first.clone(),
-        ));
-        let node = Node {
-            id: client.name.clone(),
-            policy_server: World::server().to_string(),
-            instance_uid: link.hello.instance.clone(),
-            ..Node::default()
-        };
-        let (identity, stream, who) = (client.name.clone(), link.number, link.client);
-        let name = client.name.as_str().into();
-        let known = control
-            .beliefs
-            .get(&name)
-            .is_some_and(|(i, _)| *i == node.instance_uid);
-        if !known {
-            control
-                .beliefs
-                .insert(name, (node.instance_uid.clone(), Claim::Nothing));
-        }
-        self.apply(Event::Opened {
-            node,
-            identity,
-            stream,
-        })?;
-        self.supersede(id, who);
-        let published = self
-            .control
-            .as_ref()
-            .and_then(|c| c.plane.server("default")?.published().cloned());
-        match published {
-            Some(snapshot) => self.offer(id, &snapshot),
-            None => Ok(()),
-        }
-    }
-
-    /// R28: the older stream is closed; what it still says comes late.
-    fn supersede(&mut self, id: u64, who: usize) {
-        let older = self
-            .links
-            .iter()
-            .filter(|(n, l)| **n != id && l.client == who && l.session.is_some());
-        let older: Vec<u64> = older.map(|(n, _)| *n).collect();
-        for link in older {
-            let after = self.rng.millis(0, 2_000);
-            self.after(after, Happening::PlaneCloses { link });
-            self.after(after, Happening::ClientCloses { link });
-        }
-    }
-
-    fn offer(&mut self, id: u64, snapshot: &std::sync::Arc<assent_core::Snapshot>) -> Verdict {
-        let Some(link) = self.links.get_mut(&id) else {
-            return Ok(());
-        };
-        let Some(session) = &mut link.session else {
-            return Ok(());
-        };
-        link.sent.offered += 1;
-        let mut out = Vec::new();
-        session.step(session::Input::Publish(snapshot.clone()), &mut out);
-        let sends = out.iter().any(|o| matches!(o, session::Output::Send(_)));
-        // A state-of-the-world client that named this version is taken at its word.
-        let says = link.hello.first.version == snapshot.version().to_string();
-        let silent = self.clients[link.client].kind == Kind::StateOfTheWorld && !sends;
-        if silent && says && link.sent.newest.is_none() {
-            link.claim = Claim::Loaded(link.hello.loaded.clone());
-        }
-        self.emit(id, out)
-    }
-
-    /// A message of a client arrives.
-    pub(crate) fn up(&mut self, id: u64, up: Up) -> Verdict {
-        let Some(link) = self.links.get_mut(&id).filter(|l| !l.up_cut) else {
-            return Ok(());
-        };
-        let Some(session) = &mut link.session else {
-            return Ok(());
-        };
-        if link.sent.is_newest(&up.answer.nonce) && !matches!(up.claim, Claim::Nothing) {
-            link.sent.answered = true;
-            link.claim = match (up.claim, std::mem::take(&mut link.claim)) {
-                (Claim::AsBefore, Claim::Nothing) => Claim::AsBefore,
-                (Claim::AsBefore, before) => before,
-                (said, _) => said,
-            };
-        }
-        let mut out = Vec::new();
-        session.step(session::Input::Answer(up.answer), &mut out);
-        let report = session.report();
-        if report
-            .taken
-            .is_some_and(|t| t.rejected.len() > session::MAX_REJECTED)
-        {
-            return Err("I10: a session keeps more rejections than it may".into());
-        }
-        self.emit(id, out)
-    }
-
-    fn emit(&mut self, id: u64, out: Vec<session::Output>) -> Verdict {
-        for output in out {
-            match output {
-                session::Output::Count(_) => {}
-                session::Output::Report(report) => self.tell(id, Some(report)),
-                session::Output::Send(response) => {
-                    self.check_send(id, &response)?;
-                    let down = Box::new(Down::of(&response));
-                    let after = self.rng.millis(1, 150);
-                    let now = self.now;
-                    let link = self.links.get_mut(&id).expect("who sends must have a link");
-                    link.last_down = (now + after).max(link.last_down);
-                    let at = link.last_down;
-                    self.at(at, Happening::Down { link: id, down });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Queues what a stream has to say, in its order; none is its end.
-    fn tell(&mut self, id: u64, report: Option<Report>) {
-        let after = self.rng.millis(0, 30);
-        let now = self.now;
-        let link = self.links.get_mut(&id).expect("who tells must have a link");
-        link.last_report = (now + after).max(link.last_report);
-        let (at, claim) = (link.last_report, link.claim.clone());
-        let report = report.map(Box::new);
-        self.at(
-            at,
-            Happening::Report {
-                link: id,
-                report,
-                claim,
-            },
-        );
-    }
-
-    pub(crate) fn plane_closes(&mut self, id: u64) {
-        let Some(link) = self.links.get_mut(&id) else {
-            return;
-        };
-        if link.session.take().is_some() {
-            self.tell(id, None);
-        }
-    }
-
-    pub(crate) fn report(&mut self, id: u64, report: Option<Report>, claim: Claim) -> Verdict {
-        let Some(link) = self.links.get(&id) else {
-            return Ok(());
-        };
-        let (epoch, stream) = (link.epoch, link.number);
-        if !self.is_epoch(epoch) {
-            return Ok(());
-        }
-        let replica: assent_core::fleet::Name = self.clients[link.client].name.as_str().into();
-        let server = World::server();
-        let Some(report) = report else {
-            return self.apply(Event::Closed {
-                server,
-                replica,
-                stream,
-            });
-        };
-        let control = self.control.as_mut().expect("an epoch must have its plane");
-        let fleet = &control
-            .plane
-            .server("default")
-            .expect("the server must be there")
-            .fleet;
-        let heard = fleet.replica(&replica).map(|r| r.link) == Some(State::Open { stream });
-        if heard && !matches!(claim, Claim::Nothing) {
-            let known = control.beliefs.get_mut(&replica);
-            let belief = &mut known.expect("who opened must be known").1;
-            *belief = match (claim, std::mem::take(belief)) {
-                (Claim::AsBefore, Claim::Nothing) => Claim::Loaded(BTreeSet::new()),
-                (Claim::AsBefore, before) => before,
-                (said, _) => said,
-            };
-        }
-        self.apply(Event::Reported {
-            server,
-            replica,
-            stream,
-            report,
-        })
-    }
-}
-
-impl Link {
-    pub(crate) fn is_open(&self) -> bool {
-        self.session.is_some() && !self.up_cut && !self.down_cut
     }
 }

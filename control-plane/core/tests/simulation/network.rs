@@ -25,6 +25,10 @@ pub(crate) struct Link {
     pub(crate) sent: Sent,
     /// What the control plane may conclude from what it was told.
     pub(crate) claim: Claim,
+    /// The same when the newest response went out.
+    pub(crate) settled: Claim,
+    /// What was believed of the client when it opened the stream.
+    pub(crate) believed: Claim,
 }
 
 /// What was sent to the client.
@@ -55,6 +59,8 @@ impl Link {
             last_report: Millis(0),
             sent: Sent::default(),
             claim: Claim::Nothing,
+            settled: Claim::Nothing,
+            believed: Claim::Nothing,
         }
     }
 

@@ -46,6 +46,8 @@ pub(crate) enum Claim {
     /// What it had before, which is nothing if it said nothing before. A late refusal that
     /// crossed the refused response is not known: no answer has told of it.
     AsBefore,
+    /// Everything that it said of this response is void.
+    TakenBack,
     /// Its sender contradicts itself: anything may be believed.
     Anything,
 }

@@ -106,6 +106,11 @@ pub(crate) enum Happening {
         id: PolicyId,
         generation: i64,
     },
+    /// What was put off is to be done after all.
+    PutOff {
+        epoch: u64,
+        deed: Box<(PolicyId, Output)>,
+    },
     /// The oldest deed reaches the store; the plane hears of it.
     Land {
         epoch: u64,
