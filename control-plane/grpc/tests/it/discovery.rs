@@ -278,7 +278,8 @@ async fn a_standby_names_the_leader() {
         .unwrap_err();
     for status in [open, refused] {
         assert_eq!(status.code(), Code::Unavailable);
-        assert_eq!(status.metadata()["assent-leader"], "https://cp-1:15010");
+        let leader = status.metadata().get("assent-leader").unwrap();
+        assert_eq!(leader, "https://cp-1:15010");
     }
     plane.hub.set_serving(Serving::Leader);
     plane.delta(first("r-0")).await.take().await;

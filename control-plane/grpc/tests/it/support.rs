@@ -6,8 +6,13 @@ use assent_core::{
     session::Report,
 };
 use assent_grpc::{
-    Authenticator, Config, ControlPlane, Discovery, Hub, Notice, Options, Services, auth::Open,
-    modules::Modules, rollout::Rollout, serve, status::ClientStatus,
+    Authenticator, Config, ControlPlane, Discovery, Hub, Notice, Options, Services, Tls,
+    auth::Open,
+    certificate::{Certificates, SelfSignedCa},
+    modules::Modules,
+    rollout::Rollout,
+    serve,
+    status::ClientStatus,
 };
 use assent_proto::v1::{self, policy_discovery_service_client::PolicyDiscoveryServiceClient};
 use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
@@ -125,6 +130,14 @@ impl Plane {
     }
 
     pub(crate) async fn start_with(config: Config, auth: Arc<dyn Authenticator>) -> Self {
+        Self::start_tls(config, auth, None).await
+    }
+
+    pub(crate) async fn start_tls(
+        config: Config,
+        auth: Arc<dyn Authenticator>,
+        tls: Option<Tls>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (tx, notices) = mpsc::channel(1024);
@@ -135,10 +148,12 @@ impl Plane {
         };
         let hub = Hub::new(config, control_plane, tx);
         let board = Board::new();
+        let ca = Arc::new(SelfSignedCa::in_memory(vec!["evaluator.test".into()]).unwrap());
         let services = Services::new(Discovery::new(hub.clone(), auth.clone()))
             .with(Modules::new(hub.clone(), auth.clone(), Arc::new(Shelf)))
             .with(ClientStatus::new(hub.clone(), auth.clone(), board.clone()))
-            .with(Rollout::new(hub.clone(), auth, Arc::new(History)));
+            .with(Rollout::new(hub.clone(), auth.clone(), Arc::new(History)))
+            .with(Certificates::new(hub.clone(), auth, ca));
         let options = Options {
             drain_grace: Duration::from_millis(50),
             ..Options::default()
@@ -146,7 +161,7 @@ impl Plane {
         let shutdown = CancellationToken::new();
         let serving = serve(
             vec![listener],
-            None,
+            tls,
             hub.clone(),
             services,
             options,

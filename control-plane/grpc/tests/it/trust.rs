@@ -1,8 +1,18 @@
 use std::{fs, sync::Arc};
 
-use assent_grpc::{Config, auth::StaticTokens};
-use assent_proto::v1;
-use tonic::{Code, Request as Call};
+use assent_grpc::{
+    Config, Tls,
+    auth::{Open, StaticTokens},
+    certificate::SelfSignedCa,
+};
+use assent_proto::v1::{
+    self, certificate_service_client::CertificateServiceClient,
+    policy_discovery_service_client::PolicyDiscoveryServiceClient,
+};
+use tonic::{
+    Code, Request as Call,
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Error},
+};
 
 use crate::support::*;
 
@@ -95,4 +105,76 @@ async fn health_is_open_and_follows_the_hub() {
         .hub
         .set_serving(assent_grpc::Serving::Standby { leader: None });
     while watch.message().await.unwrap().unwrap().status == SERVING {}
+}
+
+/// Connects, trusting `ca` for the name that the endpoint's certificate has.
+async fn secure(plane: &Plane, ca: &SelfSignedCa) -> Result<Channel, Error> {
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(ca.certificate_pem()))
+        .domain_name("discovery.test");
+    let url = plane.url.replace("http:", "https:");
+    Endpoint::new(url)
+        .unwrap()
+        .tls_config(tls)
+        .unwrap()
+        .connect()
+        .await
+}
+
+#[tokio::test]
+async fn a_certificate_is_replaced_while_serving() {
+    let names = ["discovery.test".to_owned()];
+    let old = SelfSignedCa::in_memory(Vec::new()).unwrap();
+    let new = SelfSignedCa::in_memory(Vec::new()).unwrap();
+    let (signed, key) = old.issue_pair(&names, None).unwrap();
+    let tls = Tls::from_pem(signed.chain_pem.as_bytes(), key.as_bytes()).unwrap();
+    let plane = Plane::start_tls(Config::default(), Arc::new(Open), Some(tls.clone())).await;
+    plane.publish(mk_snapshot(&["a"]));
+    let mut client = PolicyDiscoveryServiceClient::new(secure(&plane, &old).await.unwrap());
+    let mut stream = Delta::open(&mut client, first("r-0")).await;
+    stream.take().await;
+    assert!(secure(&plane, &new).await.is_err());
+
+    let (signed, key) = new.issue_pair(&names, None).unwrap();
+    tls.replace_pem(signed.chain_pem.as_bytes(), key.as_bytes())
+        .unwrap();
+    assert!(secure(&plane, &new).await.is_ok());
+    // A connection that stands is not disturbed.
+    plane.publish(mk_snapshot(&["b"]));
+    assert_eq!(stream.take().await.policies.len(), 1);
+}
+
+#[tokio::test]
+async fn certificates_are_signed_for_known_replicas_only() {
+    let (plane, _dir) = guarded().await;
+    let mut client = CertificateServiceClient::new(plane.channel().await);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let csr = rcgen::CertificateParams::default()
+        .serialize_request(&key)
+        .unwrap();
+    let request = |id: &str| v1::SignCertificateRequest {
+        id: id.into(),
+        csr_der: csr.der().to_vec(),
+        ..Default::default()
+    };
+    let status = client.sign_certificate(request("r-0")).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated);
+    let other = with_token(request("r-1"), "bound");
+    let status = client.sign_certificate(other).await.unwrap_err();
+    assert_eq!(status.code(), Code::PermissionDenied);
+    let own = with_token(request("r-0"), "bound");
+    let signed = client.sign_certificate(own).await.unwrap().into_inner();
+    assert!(
+        signed
+            .certificate_chain_pem
+            .starts_with("-----BEGIN CERTIFICATE-----")
+    );
+    assert!(signed.renew_at.unwrap().seconds < signed.not_after.unwrap().seconds);
+    let mut nonsense = request("r-0");
+    nonsense.csr_der = b"nonsense".to_vec();
+    let status = client
+        .sign_certificate(with_token(nonsense, "bound"))
+        .await
+        .unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
 }
