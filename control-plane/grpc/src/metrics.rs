@@ -162,3 +162,38 @@ impl Server {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn series_have_their_documented_names() {
+        let metrics = Metrics::default();
+        metrics.opened("default");
+        metrics.count("default", Event::Ack);
+        metrics.count("default", Event::Nack(Stage::Compile));
+        metrics.count("default", Event::StaleNonce);
+        metrics.count("default", Event::UnknownNonce);
+        metrics.pushed(Push::NoChange, 7);
+        metrics.refused(tonic::Code::NotFound);
+        let mut registry = Registry::default();
+        metrics.register(registry.sub_registry_with_prefix("assent"));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            r#"assent_discovery_streams{policy_server="default"} 1"#,
+            r#"assent_discovery_acks_total{policy_server="default",result="ack"} 1"#,
+            r#"assent_discovery_acks_total{policy_server="default",result="nack"} 1"#,
+            r#"assent_discovery_nacks_total{policy_server="default",stage="compile"} 1"#,
+            "assent_discovery_stale_nonces_total 1",
+            "assent_discovery_protocol_errors_total 1",
+            r#"assent_discovery_pushes_total{kind="no_change"} 1"#,
+            "assent_discovery_push_bytes_total 7",
+            r#"assent_discovery_refused_streams_total{code="NotFound"} 1"#,
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+    }
+}

@@ -47,10 +47,11 @@ fn a_digest_that_cannot_be_read_matches_no_content() {
 #[test]
 fn a_map_has_at_most_20_000_entries() {
     let digest = Digest::of(b"x").to_string();
-    let mut request = v1::DeltaPolicyDiscoveryRequest::default();
-    request.initial_revisions = (0..MAX_HELD)
-        .map(|n| (n.to_string(), digest.clone()))
-        .collect();
+    let held = (0..MAX_HELD).map(|n| (n.to_string(), digest.clone()));
+    let mut request = v1::DeltaPolicyDiscoveryRequest {
+        initial_revisions: held.collect(),
+        ..Default::default()
+    };
     assert!(request.clone().into_first().is_ok());
     request.initial_revisions.insert("one more".into(), digest);
     assert_eq!(
