@@ -17,6 +17,9 @@ use assent_core::digest::Digest;
 
 use super::{ArtefactStat, Error, Key, MAX_ARTEFACT_BYTES, MAX_MODULE_BYTES};
 
+/// The directory of modules.
+const MODULES: &str = "modules";
+
 /// An artefact's file begins with the digest of what follows.
 const HEADER: usize = 32;
 
@@ -35,7 +38,7 @@ pub(super) struct Disk {
 impl Disk {
     pub(super) fn open(dir: &Path) -> Result<Self, Error> {
         let disk = Self {
-            modules: dir.join("modules"),
+            modules: dir.join(MODULES),
             artefacts: dir.join("artefacts"),
             temporary: dir.join("tmp"),
             names: AtomicU64::new(0),
@@ -196,6 +199,13 @@ impl Disk {
     fn naming(&self) -> MutexGuard<'_, ()> {
         self.naming.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The verified module, without a store: what is damaged counts as missing and stays.
+pub(super) fn peek_module(dir: &Path, digest: Digest) -> Result<Option<Vec<u8>>, Error> {
+    let path = dir.join(MODULES).join(digest.hex());
+    let bytes = read_file(Key::Module(digest), &path)?;
+    Ok(bytes.and_then(|bytes| verified(Key::Module(digest), bytes)))
 }
 
 fn write_durably(path: &Path, parts: &[&[u8]]) -> Result<(), Error> {

@@ -53,6 +53,19 @@ async fn what_is_put_is_found_again_after_a_restart() {
 }
 
 #[tokio::test]
+async fn a_peek_reads_and_changes_nothing() {
+    let (dir, store) = mk_store();
+    let digest = store.put(Bytes::from_static(b"module")).await.unwrap();
+    let peek = || Store::peek(dir.path(), digest).unwrap();
+    assert_eq!(peek().unwrap(), "module");
+    fs::write(dir.path().join("tmp/half"), "written").unwrap();
+    fs::write(file_of(&dir, digest), "damaged").unwrap();
+    assert_eq!(peek(), None);
+    assert_eq!(files(dir.path()).len(), 2);
+    assert_eq!(Store::peek(&dir.path().join("none"), digest).unwrap(), None);
+}
+
+#[tokio::test]
 async fn what_was_never_put_is_missing() {
     let (_dir, store) = mk_store();
     let digest = Digest::of(b"other");
