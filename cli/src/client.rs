@@ -1,0 +1,337 @@
+//! Talking to a running control plane.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, bail};
+use assent_proto::v1::{
+    ClientStatusRequest, ClientStatusResponse, PolicyStatus, ReplicaStatus,
+    client_status_service_client::ClientStatusServiceClient,
+    rollout_service_client::RolloutServiceClient,
+};
+use http::Uri;
+use tonic::{
+    Code, Request, Status, Streaming,
+    metadata::{Ascii, MetadataValue},
+    service::{Interceptor, interceptor::InterceptedService},
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
+};
+
+/// Which control plane to ask, and as whom.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ServerArgs {
+    /// Discovery address of the control plane
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "ASSENT_SERVER",
+        default_value = "http://127.0.0.1:15010",
+        help_heading = "Control plane"
+    )]
+    server: Uri,
+
+    /// PEM file with the CA of the control plane; needed for https://
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "ASSENT_CA",
+        help_heading = "Control plane"
+    )]
+    ca: Option<PathBuf>,
+
+    /// Name in the control plane's certificate, where the URL has another (a forwarded port)
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "ASSENT_TLS_NAME",
+        help_heading = "Control plane"
+    )]
+    tls_name: Option<String>,
+
+    /// File with the bearer token
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "ASSENT_TOKEN_FILE",
+        help_heading = "Control plane"
+    )]
+    token_file: Option<PathBuf>,
+
+    /// PolicyServer to ask about
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "ASSENT_POLICY_SERVER",
+        default_value = "default",
+        help_heading = "Control plane"
+    )]
+    pub(crate) policy_server: String,
+}
+
+/// An open connection.
+pub(crate) struct Client {
+    channel: InterceptedService<Channel, Token>,
+    server: Uri,
+    policy_server: String,
+}
+
+/// The bearer token on every call.
+#[derive(Clone, Debug)]
+pub(crate) struct Token(Option<MetadataValue<Ascii>>);
+
+/// All pages of an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) version: String,
+    pub(crate) policies: Vec<PolicyStatus>,
+    pub(crate) replicas: Vec<ReplicaStatus>,
+}
+
+/// A host that is gone does not answer at all.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// A busy control plane answers in milliseconds; one that takes longer is not well.
+const CALL: Duration = Duration::from_secs(30);
+
+/// Some ten thousand policies, with all their conditions.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// Replicas per page: the most that a control plane gives.
+const PAGE: u32 = 1_000;
+
+// === impl ServerArgs ===
+
+impl ServerArgs {
+    pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
+        let token = self.token()?;
+        let endpoint = self.endpoint()?;
+        let channel = endpoint
+            .connect()
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        Ok(Client {
+            channel: InterceptedService::new(channel, token),
+            server: self.server.clone(),
+            policy_server: self.policy_server.clone(),
+        })
+    }
+
+    fn endpoint(&self) -> anyhow::Result<Endpoint> {
+        let Self { server, .. } = self;
+        let endpoint = Endpoint::from(server.clone())
+            .connect_timeout(CONNECT)
+            // A control plane that vanished is noticed while a rollout is watched.
+            .http2_keep_alive_interval(Duration::from_secs(15))
+            .keep_alive_timeout(Duration::from_secs(10))
+            .user_agent(concat!("assent/", env!("CARGO_PKG_VERSION")))?;
+        match server.scheme_str() {
+            Some("http") => Ok(endpoint),
+            Some("https") => {
+                let tls = self.tls()?;
+                endpoint
+                    .tls_config(tls)
+                    .context("failed to set up TLS: check --ca and --tls-name")
+            }
+            _ => bail!(
+                "--server {server} is no URL of a control plane; write http://HOST:PORT or https://HOST:PORT"
+            ),
+        }
+    }
+
+    fn tls(&self) -> anyhow::Result<ClientTlsConfig> {
+        let Some(path) = &self.ca else {
+            bail!(
+                "{} needs --ca FILE: the certificate authority of the control plane",
+                self.server
+            );
+        };
+        let pem = std::fs::read(path);
+        let pem = pem.with_context(|| format!("failed to read --ca {}", path.display()))?;
+        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
+        Ok(match &self.tls_name {
+            Some(name) => tls.domain_name(name),
+            None => tls,
+        })
+    }
+
+    fn token(&self) -> anyhow::Result<Token> {
+        let Some(path) = &self.token_file else {
+            return Ok(Token(None));
+        };
+        let text = std::fs::read_to_string(path);
+        let text =
+            text.with_context(|| format!("failed to read --token-file {}", path.display()))?;
+        let parsed = format!("Bearer {}", text.trim()).parse();
+        let mut value: MetadataValue<Ascii> = parsed.ok().with_context(|| {
+            format!(
+                "failed to use the token in {}: it is not one line of text",
+                path.display()
+            )
+        })?;
+        value.set_sensitive(true);
+        Ok(Token(Some(value)))
+    }
+
+    fn unreachable(&self, error: &tonic::transport::Error) -> anyhow::Error {
+        anyhow::anyhow!(
+            "failed to connect to {}: {}; start a control plane with `assent up`, or name one with --server URL (or ASSENT_SERVER)",
+            self.server,
+            root(error)
+        )
+    }
+}
+
+// === impl Client ===
+
+impl Client {
+    pub(crate) fn rollouts(&self) -> RolloutServiceClient<InterceptedService<Channel, Token>> {
+        RolloutServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER)
+    }
+
+    fn statuses(&self) -> ClientStatusServiceClient<InterceptedService<Channel, Token>> {
+        ClientStatusServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER)
+    }
+
+    /// Waits for an answer, but not for ever.
+    pub(crate) async fn call<T>(
+        &self,
+        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    ) -> Result<T, Status> {
+        let answered = tokio::time::timeout(CALL, call).await;
+        let late = |_| Status::deadline_exceeded(format!("no answer after {} s", CALL.as_secs()));
+        Ok(answered.map_err(late)??.into_inner())
+    }
+
+    /// Policies, without replicas.
+    pub(crate) async fn policies(&self) -> anyhow::Result<Answer> {
+        // Policies are all on the first page; a single replica comes along.
+        let request = self.request(1);
+        let page = self.fetch(request).await?;
+        let mut answer = Answer::default();
+        answer.add(page);
+        Ok(answer)
+    }
+
+    /// Replicas and the policies of one key, or all where it is empty; every page.
+    pub(crate) async fn everything(
+        &self,
+        policy: &str,
+        states: Vec<i32>,
+    ) -> anyhow::Result<Answer> {
+        let mut answer = Answer::default();
+        let mut token = String::new();
+        loop {
+            let page = self
+                .fetch(ClientStatusRequest {
+                    policy: policy.to_owned(),
+                    states: states.clone(),
+                    page_token: token.clone(),
+                    ..self.request(PAGE)
+                })
+                .await?;
+            let next = page.next_page_token.clone();
+            answer.add(page);
+            if next.is_empty() {
+                return Ok(answer);
+            }
+            if next == token {
+                bail!("failed to read the replicas: the control plane repeats a page");
+            }
+            token = next;
+        }
+    }
+
+    /// The state of one policy at each change.
+    pub(crate) async fn follow(
+        &self,
+        policy: &str,
+    ) -> Result<Streaming<ClientStatusResponse>, Status> {
+        let request = ClientStatusRequest {
+            policy: policy.to_owned(),
+            ..self.request(1)
+        };
+        let mut statuses = self.statuses();
+        self.call(statuses.stream_client_status(request)).await
+    }
+
+    async fn fetch(&self, request: ClientStatusRequest) -> anyhow::Result<ClientStatusResponse> {
+        let mut statuses = self.statuses();
+        let answered = self.call(statuses.fetch_client_status(request)).await;
+        answered.map_err(|status| self.failed(&status))
+    }
+
+    fn request(&self, page_size: u32) -> ClientStatusRequest {
+        ClientStatusRequest {
+            policy_server: self.policy_server.clone(),
+            page_size,
+            ..ClientStatusRequest::default()
+        }
+    }
+
+    /// What a failed call means, and what to do.
+    pub(crate) fn failed(&self, status: &Status) -> anyhow::Error {
+        let leader = status
+            .metadata()
+            .get(LEADER)
+            .and_then(|value| value.to_str().ok());
+        let advice = match (status.code(), leader) {
+            (Code::Unauthenticated, _) => "; give a token with --token-file FILE".to_owned(),
+            (Code::PermissionDenied, _) => "; use a token that may read discovery".to_owned(),
+            (Code::NotFound, _) => "; name the PolicyServer with --policy-server".to_owned(),
+            (Code::Unimplemented, _) => {
+                "; is it the discovery address of a control plane?".to_owned()
+            }
+            (Code::Unavailable, Some(leader)) => format!("; ask its leader: --server {leader}"),
+            _ => String::new(),
+        };
+        anyhow::anyhow!(
+            "failed to ask {}: {}{advice}",
+            self.server,
+            status.message()
+        )
+    }
+}
+
+/// Where a standby says who leads.
+const LEADER: &str = "assent-leader";
+
+// === impl Answer ===
+
+impl Answer {
+    fn add(&mut self, page: ClientStatusResponse) {
+        self.version = page.version_info;
+        self.policies.extend(page.policies);
+        self.replicas.extend(page.replicas);
+    }
+}
+
+// === impl Token ===
+
+impl Interceptor for Token {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request
+                .metadata_mut()
+                .insert("authorization", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// Runs a command that asks a control plane.
+pub(crate) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime
+        .context("failed to start the runtime")?
+        .block_on(future)
+}
+
+/// The innermost cause: what is around it says "transport error".
+fn root(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}

@@ -1,0 +1,230 @@
+//! `assent inspect`: what a module is, and whether an evaluator would load it.
+
+use std::fmt::Write as _;
+
+use anyhow::Context as _;
+use assent_modules::vet::{Stage, VetReport, VetRequest, Vetter};
+use assent_wasm::{InspectError, Inspection, Metadata, PolicyType};
+use serde::Serialize;
+
+use crate::{
+    exit::Exit,
+    module::{Loaded, ModuleArgs},
+    out::{self, OutputArgs, clean, clean_lines},
+    progress::{self, Progress},
+    up,
+};
+
+/// Shows what a module is and whether it would load.
+///
+/// The module is tried out as a control plane does it, in a process of its own: compiled, linked,
+/// instantiated. The settings are those of the manifest, or none.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Module (a .wasm file, sha256:<digest> with --store, registry://, https:// or file://) or manifest
+    #[arg(value_name = "MODULE|MANIFEST")]
+    module: String,
+
+    #[command(flatten)]
+    output: OutputArgs,
+
+    #[command(flatten)]
+    modules: ModuleArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  assent inspect policy.wasm
+  assent inspect registry://ghcr.io/org/policy:v1 -o json
+
+Exit codes: 0 = it would load, 1 = it would not, 2 = it could not be read.";
+
+/// What was found; the JSON is a contract with scripts.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Findings {
+    module: String,
+    digest: String,
+    size: u64,
+    abi: Option<String>,
+    /// Whether an evaluator would load it.
+    loads: bool,
+    /// Why it would not.
+    problem: Option<String>,
+    /// What it says about the settings it was tried with, where it does not like them.
+    settings_refused: Option<String>,
+    metadata: Option<Metadata>,
+    imports: Vec<String>,
+    exports: Vec<String>,
+}
+
+// === impl Args ===
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Exit> {
+        let Self {
+            module,
+            output,
+            modules,
+        } = self;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let findings = runtime
+            .context("failed to start the runtime")?
+            .block_on(async {
+                let loaded = modules.load(&module).await?;
+                Findings::of(&loaded).await
+            })?;
+        if output.is_json() {
+            out::json(&findings)?;
+        } else {
+            out::print(findings.text())?;
+        }
+        Ok(Exit::yes_if(findings.loads))
+    }
+}
+
+// === impl Findings ===
+
+impl Findings {
+    async fn of(loaded: &Loaded) -> anyhow::Result<Self> {
+        let mut findings = Self::read(loaded, assent_wasm::inspect(&loaded.bytes));
+        if findings.problem.is_none() {
+            findings.try_out(loaded).await?;
+        }
+        findings.loads = findings.problem.is_none();
+        Ok(findings)
+    }
+
+    fn read(loaded: &Loaded, inspection: Result<Inspection, InspectError>) -> Self {
+        let (inspection, error) = match inspection {
+            Ok(inspection) => (Some(inspection), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        let digest = assent_core::Digest::of(&loaded.bytes).to_string();
+        let listed = inspection.as_ref();
+        let import = |i: &assent_wasm::Import| format!("{}.{} ({})", i.module, i.name, i.kind);
+        let export = |e: &assent_wasm::Export| format!("{} ({})", e.name, e.kind);
+        Self {
+            module: loaded.origin.clone(),
+            digest,
+            size: loaded.bytes.len() as u64,
+            abi: listed.and_then(|i| i.abi).map(|abi| abi.to_string()),
+            loads: false,
+            settings_refused: None,
+            imports: listed.map_or_else(Vec::new, |i| i.imports.iter().map(import).collect()),
+            exports: listed.map_or_else(Vec::new, |i| i.exports.iter().map(export).collect()),
+            problem: error.or_else(|| listed.and_then(|i| i.problem.clone())),
+            metadata: inspection.and_then(|i| i.metadata),
+        }
+    }
+
+    /// A module may loop, hoard memory or bring down whoever compiles it: not this process.
+    async fn try_out(&mut self, loaded: &Loaded) -> anyhow::Result<()> {
+        let size = progress::size(self.size);
+        let _progress = Progress::of(format!("compiling {} ({size}) …", self.module));
+        let vetter = Vetter::new(up::this_program()?, vec!["vet".into()]);
+        match vetter.vet(loaded.bytes.clone(), &request(loaded)).await? {
+            VetReport::Accepted(_) => {}
+            // Without a manifest nobody has said which settings it should have.
+            VetReport::Refused(refused)
+                if refused.stage == Stage::Settings && loaded.policy.is_none() =>
+            {
+                self.settings_refused = Some(refused.message);
+            }
+            VetReport::Refused(refused) => self.problem = Some(refused.message),
+        }
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let mut line = |name: &str, value: &str| {
+            // A String takes whatever is written to it.
+            let _ = writeln!(text, "{name:<13}{}", clean(value));
+        };
+        line("module", &self.module);
+        line("digest", &self.digest);
+        line(
+            "size",
+            &format!("{} ({} bytes)", progress::size(self.size), self.size),
+        );
+        line("abi", self.abi.as_deref().unwrap_or("unknown"));
+        if let Some(metadata) = &self.metadata {
+            describe(metadata, &mut line);
+        }
+        line("imports", &listed(&self.imports));
+        line("exports", &listed(&self.exports));
+        if let Some(words) = &self.settings_refused {
+            line(
+                "settings",
+                &format!("it does not load without settings: {words}"),
+            );
+        }
+        match &self.problem {
+            None => line("loads", "yes"),
+            Some(problem) => line("loads", &format!("no: {}", clean_lines(problem))),
+        }
+        text
+    }
+}
+
+fn request(loaded: &Loaded) -> VetRequest {
+    let Some(policy) = &loaded.policy else {
+        return VetRequest {
+            artefact: false,
+            ..VetRequest::new("{}")
+        };
+    };
+    VetRequest {
+        entrypoint: policy.entrypoint.clone(),
+        mutating: policy.mutating,
+        artefact: false,
+        ..VetRequest::new(String::from_utf8_lossy(&policy.settings))
+    }
+}
+
+fn describe(metadata: &Metadata, line: &mut impl FnMut(&str, &str)) {
+    for (name, key) in [
+        ("title", "title"),
+        ("version", "version"),
+        ("source", "source"),
+    ] {
+        let key = format!("io.kubewarden.policy.{key}");
+        if let Some(value) = metadata.annotations.get(&key) {
+            line(name, value);
+        }
+    }
+    line("mutating", yes_no(metadata.mutating));
+    let kind = match metadata.policy_type {
+        PolicyType::Kubernetes => "admission requests",
+        PolicyType::Raw => "any JSON document (raw)",
+    };
+    line("judges", kind);
+    if !metadata.host_capabilities.is_empty() {
+        line("host calls", &metadata.host_capabilities.join(", "));
+    }
+    let kinds = metadata.context_aware_resources.iter();
+    let kinds: Vec<_> = kinds
+        .map(|r| format!("{}/{}", r.api_version, r.kind))
+        .collect();
+    if !kinds.is_empty() {
+        line("reads", &kinds.join(", "));
+    }
+    if let Some(version) = &metadata.minimum_kubewarden_version {
+        line("made for", &format!("Kubewarden {version} or newer"));
+    }
+}
+
+fn yes_no(yes: bool) -> &'static str {
+    if yes { "yes" } else { "no" }
+}
+
+fn listed(names: &[String]) -> String {
+    match names {
+        [] => "none".to_owned(),
+        names => names.join(", "),
+    }
+}

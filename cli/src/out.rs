@@ -1,0 +1,101 @@
+//! Writing to the terminal, whoever reads it and for how long.
+
+use std::{
+    borrow::Cow,
+    fmt::Display,
+    io::{self, Write as _},
+};
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// For whom the output is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Text,
+    /// For scripts
+    Json,
+}
+
+/// `-o`.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct OutputArgs {
+    /// How to print the answer
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: Format,
+}
+
+// === impl OutputArgs ===
+
+impl OutputArgs {
+    pub(crate) fn is_json(self) -> bool {
+        self.output == Format::Json
+    }
+}
+
+/// Prints to standard output. A reader that has seen enough (`head`) is no error.
+pub(crate) fn print(text: impl Display) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    let written = write!(out, "{text}").and_then(|()| out.flush());
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("failed to write to standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a line to standard output.
+pub(crate) fn line(text: impl Display) -> anyhow::Result<()> {
+    print(format_args!("{text}\n"))
+}
+
+/// Prints a value as indented JSON.
+pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value).context("failed to write the answer as JSON")?;
+    line(text)
+}
+
+/// Prints a line to standard error; who does not listen there misses nothing that counts.
+pub(crate) fn note(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Says what went wrong.
+pub(crate) fn complain(error: &anyhow::Error) {
+    note(format_args!(
+        "error: {}",
+        clean_lines(&format!("{error:#}"))
+    ));
+}
+
+/// Text of others on one line: a module's words must not steer the terminal.
+pub(crate) fn clean(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.replace(char::is_control, " "))
+}
+
+/// As [`clean`], line by line.
+pub(crate) fn clean_lines(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && c != '\n';
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.replace(steers, " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_others_do_not_steer_the_terminal() {
+        assert_eq!(clean("plain ü"), "plain ü");
+        assert_eq!(clean("\u{1b}[2Jgone\nnext"), " [2Jgone next");
+        assert_eq!(clean_lines("a\n\u{1b}b\r"), "a\n b ");
+    }
+}

@@ -1,0 +1,253 @@
+//! One policy in one line, wherever it is known from.
+
+use std::fmt;
+
+use assent_control_plane::standalone::PolicyObject;
+
+use crate::{
+    out::clean,
+    report::{Condition, Policy},
+    table::Table,
+};
+
+/// What people look at first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) policy: String,
+    generation: i64,
+    active: Option<i64>,
+    accepted: String,
+    applied: i64,
+    wanted: i64,
+    enforced: String,
+    /// The first thing that does not hold, or that all is well.
+    reason: String,
+    /// Why; empty where all is well.
+    message: String,
+}
+
+/// A condition by its parts.
+struct Part<'a> {
+    kind: &'a str,
+    status: &'a str,
+    reason: &'a str,
+    message: &'a str,
+}
+
+// === impl Row ===
+
+impl Row {
+    /// A table of rows.
+    pub(crate) fn table<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Table {
+        let header = [
+            "POLICY",
+            "GENERATION",
+            "ACTIVE",
+            "ACCEPTED",
+            "APPLIED",
+            "ENFORCED",
+            "REASON",
+        ];
+        let mut table = Table::new(header);
+        for row in rows {
+            table.push([
+                row.policy.clone(),
+                row.generation.to_string(),
+                row.active
+                    .map(|active| active.to_string())
+                    .unwrap_or_default(),
+                row.accepted.clone(),
+                format!("{}/{}", row.applied, row.wanted),
+                row.enforced.clone(),
+                row.why(),
+            ]);
+        }
+        table
+    }
+
+    /// The reason, with its words where something does not hold.
+    pub(crate) fn why(&self) -> String {
+        match self.message.is_empty() {
+            true => self.reason.clone(),
+            false => format!("{}: {}", self.reason, clean(&self.message)),
+        }
+    }
+
+    /// Takes conditions in the order in which they come to hold.
+    fn judged<'a>(mut self, parts: impl Iterator<Item = Part<'a>>) -> Self {
+        for part in parts.filter(|part| part.kind != "Ready") {
+            let cell = match part.kind {
+                "Accepted" => Some(&mut self.accepted),
+                "Enforced" => Some(&mut self.enforced),
+                _ => None,
+            };
+            if let Some(cell) = cell {
+                part.status.clone_into(cell);
+            }
+            if self.message.is_empty() {
+                part.reason.clone_into(&mut self.reason);
+                if part.status != "True" {
+                    part.message.clone_into(&mut self.message);
+                }
+            }
+        }
+        self
+    }
+}
+
+impl From<&Policy> for Row {
+    fn from(policy: &Policy) -> Self {
+        let part = |c: &'_ Condition| {
+            (
+                c.r#type.clone(),
+                c.status.clone(),
+                c.reason.clone(),
+                c.message.clone(),
+            )
+        };
+        let parts: Vec<_> = policy.conditions.iter().map(part).collect();
+        let row = Self {
+            policy: policy.policy.clone(),
+            generation: policy.generation,
+            active: policy.active_revision.as_deref().and_then(generation),
+            accepted: "Unknown".into(),
+            applied: policy.rollout.applied.into(),
+            wanted: policy.rollout.desired.into(),
+            enforced: "Unknown".into(),
+            reason: String::new(),
+            message: String::new(),
+        };
+        row.judged(parts.iter().map(|(kind, status, reason, message)| Part {
+            kind,
+            status,
+            reason,
+            message,
+        }))
+    }
+}
+
+impl From<&PolicyObject> for Row {
+    fn from(object: &PolicyObject) -> Self {
+        let text = |field: &str| object.metadata[field].as_str().unwrap_or_default();
+        let policy = match object.metadata.get("namespace") {
+            Some(_) => format!("namespaced/{}/{}", text("namespace"), text("name")),
+            None => format!("cluster/{}", text("name")),
+        };
+        let status = &object.status;
+        let rollout = status.rollout.unwrap_or_default();
+        let row = Self {
+            policy,
+            generation: object.metadata["generation"].as_i64().unwrap_or_default(),
+            active: status.active.as_ref().map(|active| active.generation),
+            accepted: "Unknown".into(),
+            applied: rollout.applied.into(),
+            wanted: rollout.desired.into(),
+            enforced: "Unknown".into(),
+            reason: String::new(),
+            message: String::new(),
+        };
+        row.judged(status.conditions.iter().map(|condition| Part {
+            kind: &condition.type_,
+            status: &condition.status,
+            reason: &condition.reason,
+            message: &condition.message,
+        }))
+    }
+}
+
+/// A line for logs and scripts.
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} generation={} accepted={} applied={}/{} enforced={} active={} reason={}",
+            self.policy,
+            self.generation,
+            self.accepted,
+            self.applied,
+            self.wanted,
+            self.enforced,
+            self.active.map_or("-".into(), |active| active.to_string()),
+            self.reason,
+        )?;
+        match self.message.is_empty() {
+            true => Ok(()),
+            false => write!(f, " message={:?}", clean(&self.message)),
+        }
+    }
+}
+
+/// Of `<generation>-<uid8>`.
+fn generation(revision: &str) -> Option<i64> {
+    revision.split('-').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Counts;
+
+    fn mk_policy(conditions: &[(&str, &str, &str, &str)]) -> Policy {
+        let condition = |(kind, status, reason, message): &(&str, &str, &str, &str)| Condition {
+            r#type: (*kind).into(),
+            status: (*status).into(),
+            reason: (*reason).into(),
+            message: (*message).into(),
+            observed_generation: 2,
+            last_transition_time: None,
+        };
+        Policy {
+            policy: "cluster/a".into(),
+            generation: 2,
+            enforced: false,
+            active_revision: Some("1-5f2a9c1e".into()),
+            candidate_revision: None,
+            rollout: Counts {
+                desired: 3,
+                applied: 2,
+                rejected: 0,
+                behind: 1,
+                disconnected: 0,
+            },
+            conditions: conditions.iter().map(condition).collect(),
+        }
+    }
+
+    #[track_caller]
+    fn check(conditions: &[(&str, &str, &str, &str)], expect: &str) {
+        let row = Row::from(&mk_policy(conditions)).to_string();
+        assert_eq!(row, format!("cluster/a generation=2 {expect}"));
+    }
+
+    #[test]
+    fn the_first_thing_that_does_not_hold_is_the_reason() {
+        check(
+            &[
+                ("Accepted", "True", "Accepted", "fine"),
+                ("Programmed", "False", "Reconciling", "evaluator-1:\nbehind"),
+                ("Enforced", "False", "NotProgrammed", "not everywhere"),
+                ("Ready", "True", "LastGood", "an earlier one"),
+            ],
+            "accepted=True applied=2/3 enforced=False active=1 reason=Reconciling message=\"evaluator-1: behind\"",
+        );
+        check(
+            &[
+                ("Accepted", "False", "Invalid", "bad"),
+                ("Enforced", "False", "NotProgrammed", "x"),
+            ],
+            "accepted=False applied=2/3 enforced=False active=1 reason=Invalid message=\"bad\"",
+        );
+    }
+
+    #[test]
+    fn where_all_holds_there_is_nothing_to_explain() {
+        check(
+            &[
+                ("Accepted", "True", "Accepted", "fine"),
+                ("Programmed", "True", "Programmed", "fine"),
+                ("Enforced", "True", "Enforced", "fine"),
+            ],
+            "accepted=True applied=2/3 enforced=True active=1 reason=Enforced",
+        );
+    }
+}

@@ -1,0 +1,231 @@
+//! `assent run`: one policy, one request, one verdict, on this machine.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail};
+use assent_core::Mode;
+use assent_wasm::{Engine, EngineConfig, Module, Policy, PolicySpec, PolicyType, Verdict};
+
+use crate::{
+    exit::Exit,
+    manifest,
+    module::{Loaded, ModuleArgs},
+    out::{self, OutputArgs},
+    progress::{self, Progress},
+};
+
+mod answer;
+mod request;
+
+use request::Incoming;
+
+/// Asks one policy about one request, on this machine.
+///
+/// The policy is a module with --settings, or a manifest that names its module and has settings, mode,
+/// message, entrypoint and limits. Its rules are not applied: it is asked whatever the request is.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Module (a .wasm file, sha256:<digest> with --store, registry://, https:// or file://) or manifest
+    #[arg(value_name = "MODULE|MANIFEST")]
+    policy: String,
+
+    /// AdmissionReview or bare AdmissionRequest as JSON; - is standard input
+    #[arg(short, long, value_name = "FILE")]
+    request: PathBuf,
+
+    /// Settings as YAML or JSON, instead of those in the manifest
+    #[arg(short, long, value_name = "FILE")]
+    settings: Option<PathBuf>,
+
+    /// Whether the policy may change the object [default: what the manifest or the module says]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    mutating: Option<bool>,
+
+    /// Entrypoint of a Rego module [default: what the manifest says, or its first]
+    #[arg(long, value_name = "NAME")]
+    entrypoint: Option<String>,
+
+    /// The request is any JSON document, or {"request": DOCUMENT}; modules for that need not be told
+    #[arg(long)]
+    raw: bool,
+
+    #[command(flatten)]
+    output: OutputArgs,
+
+    #[command(flatten)]
+    modules: ModuleArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  assent run policy.wasm --request review.json --settings settings.yaml
+  assent run manifest.yaml --request review.json
+  kubectl … | assent run registry://ghcr.io/org/policy:v1 --request - -o json
+
+Exit codes: 0 = allowed, 1 = denied, 2 = could not be evaluated (also: settings refused).";
+
+/// What an evaluator takes: an UPDATE carries two objects of at most 3 MiB each.
+const MAX_REQUEST: u64 = 7 << 20;
+
+/// As large as a manifest may be.
+const MAX_SETTINGS: u64 = 1 << 20;
+
+// === impl Args ===
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Exit> {
+        let Self {
+            policy,
+            request,
+            settings,
+            mutating,
+            entrypoint,
+            raw,
+            output,
+            modules,
+        } = self;
+        let body = read(&request, MAX_REQUEST).context("failed to read the request")?;
+        let settings = settings.as_deref().map(read_settings).transpose()?;
+        let loaded = block_on(modules.load(&policy))?;
+        let engine = Engine::new(EngineConfig::small())?;
+        let module = compile(&engine, &loaded)?;
+        let mut spec = spec(&loaded, &module)?;
+        spec.raw |= raw;
+        if let Some(settings) = settings {
+            spec.settings_json = settings.into();
+        }
+        spec.mutating = mutating.unwrap_or(spec.mutating);
+        spec.entrypoint = entrypoint.unwrap_or(spec.entrypoint);
+        let incoming = Incoming::parse(&body, spec.raw)?;
+        let verdict = judge(&engine, &module, spec, &incoming)?;
+        let verdict = match &loaded.policy {
+            Some(policy) if policy.mode == Mode::Monitor => let_pass(verdict),
+            _ => verdict,
+        };
+        if output.is_json() {
+            out::json(&answer::Response::new(&incoming.uid, &verdict))?;
+        } else {
+            out::print(answer::Text(&verdict))?;
+        }
+        Ok(Exit::yes_if(verdict.allowed))
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime
+        .context("failed to start the runtime")?
+        .block_on(future)
+}
+
+fn compile(engine: &Engine, loaded: &Loaded) -> anyhow::Result<Module> {
+    let size = progress::size(loaded.bytes.len() as u64);
+    let _progress = Progress::of(format!("compiling {} ({size}) …", loaded.origin));
+    let module = engine.compile(&loaded.bytes);
+    module.with_context(|| format!("failed to load {}", loaded.origin))
+}
+
+/// What the manifest says, or what the module says where there is none.
+fn spec(loaded: &Loaded, module: &Module) -> anyhow::Result<PolicySpec> {
+    let inspection = module.inspection();
+    let Some(abi) = inspection.abi else {
+        bail!(
+            "failed to load {}: the module fits no known ABI",
+            loaded.origin
+        );
+    };
+    let metadata = inspection.metadata.as_ref();
+    let mut spec = PolicySpec {
+        mutating: metadata.is_some_and(|metadata| metadata.mutating),
+        host_capabilities: inspection.host_capabilities().to_vec(),
+        raw: metadata.is_some_and(|metadata| metadata.policy_type == PolicyType::Raw),
+        name: loaded.name(),
+        ..PolicySpec::new(abi)
+    };
+    let Some(policy) = &loaded.policy else {
+        return Ok(spec);
+    };
+    if policy.key.namespace().is_some() {
+        // What a PolicyServer allows to namespaced policies where it does not say.
+        spec.host_capabilities.clear();
+    }
+    if let Some(seconds) = policy.timeout_eval_seconds {
+        spec.limits.timeout = std::time::Duration::from_secs(seconds.into());
+    }
+    Ok(PolicySpec {
+        settings_json: policy.settings.to_vec().into(),
+        mutating: policy.mutating,
+        entrypoint: policy.entrypoint.clone(),
+        message: policy.message.clone(),
+        ..spec
+    })
+}
+
+/// Settings first: a policy that refuses them judges nothing.
+fn judge(
+    engine: &Engine,
+    module: &Module,
+    spec: PolicySpec,
+    incoming: &Incoming<'_>,
+) -> anyhow::Result<Verdict> {
+    let name = spec.name.clone();
+    let policy = Policy::prepare(engine, module, spec);
+    let policy = policy.with_context(|| format!("failed to load {name}"))?;
+    policy
+        .validate_settings()
+        .with_context(|| format!("failed to use {name}"))?;
+    let verdict = policy.evaluate(&incoming.review);
+    verdict.with_context(|| format!("{name} gave no verdict"))
+}
+
+/// Monitor mode: what the policy said is told, and the request goes through as it is.
+fn let_pass(verdict: Verdict) -> Verdict {
+    if !verdict.allowed {
+        let message = verdict.message.as_deref().unwrap_or("no message");
+        out::note(format_args!(
+            "the policy is in monitor mode: it denies, and the request passes: {}",
+            out::clean_lines(message)
+        ));
+    }
+    Verdict {
+        allowed: true,
+        audit_annotations: verdict.audit_annotations,
+        ..Verdict::default()
+    }
+}
+
+fn read_settings(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let failed = || format!("failed to read the settings in {}", path.display());
+    let bytes = read(path, MAX_SETTINGS).with_context(failed)?;
+    let text = std::str::from_utf8(&bytes).with_context(failed)?;
+    manifest::settings(path, text)
+}
+
+/// Reads a file, or standard input for `-`.
+fn read(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
+    let input: Box<dyn Read> = match path.as_os_str() == "-" {
+        true => Box::new(io::stdin()),
+        false => {
+            let file = File::open(path);
+            Box::new(file.with_context(|| format!("failed to open {}", path.display()))?)
+        }
+    };
+    let mut bytes = Vec::new();
+    let read = input.take(most + 1).read_to_end(&mut bytes);
+    read.with_context(|| format!("failed to read {}", path.display()))?;
+    if bytes.len() as u64 > most {
+        bail!(
+            "{} is larger than the {} allowed",
+            path.display(),
+            progress::size(most)
+        );
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,80 @@
+//! Columns for people.
+
+use std::fmt;
+
+use crate::out::clean;
+
+/// Rows under a header; columns are as wide as they must be.
+#[derive(Debug)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+/// Between columns.
+const GAP: &str = "   ";
+
+// === impl Table ===
+
+impl Table {
+    pub(crate) fn new<const N: usize>(header: [&str; N]) -> Self {
+        Self {
+            rows: vec![header.map(str::to_owned).to_vec()],
+        }
+    }
+
+    /// Adds a row; an empty cell is shown as `-`.
+    pub(crate) fn push<const N: usize>(&mut self, cells: [String; N]) {
+        let shown = |cell: String| match cell.is_empty() {
+            true => "-".to_owned(),
+            false => clean(&cell).into_owned(),
+        };
+        self.rows.push(cells.map(shown).to_vec());
+    }
+
+    /// The lines, header first, without trailing blanks.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let widths = self.widths();
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths);
+            let cells: Vec<String> = cells
+                .map(|(cell, width)| format!("{cell:width$}"))
+                .collect();
+            cells.join(GAP).trim_end().to_owned()
+        };
+        self.rows.iter().map(line).collect()
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let mut widths = Vec::new();
+        for row in &self.rows {
+            widths.resize(widths.len().max(row.len()), 0);
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        widths
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in self.lines() {
+            writeln!(f, "{line}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let mut table = Table::new(["A", "LONGER", "C"]);
+        table.push(["one".into(), String::new(), "x\ny".into()]);
+        table.push(["ü".into(), "b".into(), String::new()]);
+        let expect = "A     LONGER   C\none   -        x y\nü     b        -\n";
+        assert_eq!(table.to_string(), expect);
+    }
+}
