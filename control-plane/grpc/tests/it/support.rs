@@ -47,6 +47,14 @@ pub(crate) struct Delta {
     pub(crate) rx: Streaming<Response>,
 }
 
+/// Long beyond need: what never comes is a failure, not a test that never ends.
+pub(crate) async fn within<F: Future>(future: F) -> F::Output {
+    let limit = Duration::from_secs(30);
+    tokio::time::timeout(limit, future)
+        .await
+        .expect("it must happen")
+}
+
 pub(crate) fn mk_policy(name: &str, settings: usize) -> Arc<Policy> {
     let content = Content {
         module_digest: Digest::of(name.as_bytes()),
@@ -202,7 +210,7 @@ impl Plane {
     /// The next thing that a stream said about its state.
     pub(crate) async fn report(&mut self) -> Report {
         loop {
-            if let Notice::Reported { report, .. } = self.notices.recv().await.unwrap() {
+            if let Notice::Reported { report, .. } = within(self.notices.recv()).await.unwrap() {
                 return report;
             }
         }
@@ -211,7 +219,7 @@ impl Plane {
     /// Skips until a stream closes, and says which.
     pub(crate) async fn closed(&mut self) -> u64 {
         loop {
-            if let Notice::Closed { stream, .. } = self.notices.recv().await.unwrap() {
+            if let Notice::Closed { stream, .. } = within(self.notices.recv()).await.unwrap() {
                 return stream;
             }
         }
@@ -236,11 +244,8 @@ impl Delta {
     }
 
     pub(crate) async fn next(&mut self) -> Response {
-        self.rx
-            .message()
-            .await
-            .unwrap()
-            .expect("the stream must go on")
+        let message = within(self.rx.message()).await.unwrap();
+        message.expect("the stream must go on")
     }
 
     pub(crate) async fn send(&self, request: Request) {
@@ -257,7 +262,7 @@ impl Delta {
     /// Reads to the end, which must be an error.
     pub(crate) async fn end(&mut self) -> Status {
         loop {
-            match self.rx.message().await {
+            match within(self.rx.message()).await {
                 Ok(Some(_)) => {}
                 Ok(None) => return Status::new(Code::Ok, ""),
                 Err(status) => return status,
