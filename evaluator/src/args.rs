@@ -1,0 +1,208 @@
+//! The command line of `assent-evaluator`.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::Parser;
+use http::Uri;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::{Config, Evaluator, Listen, Timings, TlsFiles};
+
+/// Follows an Assent control plane and answers admission reviews with its policies.
+#[derive(Debug, Parser)]
+#[command(name = "assent-evaluator", version)]
+pub struct Args {
+    /// Where the control plane serves discovery, for example https://assent.assent-system.svc:15010
+    #[arg(long, env = "ASSENT_DISCOVERY", value_name = "URL")]
+    discovery: Uri,
+    /// Name of this replica; the pod's name in a cluster
+    #[arg(long, env = "ASSENT_ID", value_name = "NAME")]
+    id: String,
+    /// PolicyServer whose policies are served
+    #[arg(
+        long,
+        env = "ASSENT_POLICY_SERVER",
+        value_name = "NAME",
+        default_value = "default"
+    )]
+    policy_server: String,
+    /// Where reviews are answered
+    #[arg(
+        long,
+        env = "ASSENT_LISTEN",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:8443"
+    )]
+    listen: SocketAddr,
+    /// Where probes and metrics are answered
+    #[arg(
+        long,
+        env = "ASSENT_ADMIN_LISTEN",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:8081"
+    )]
+    admin_listen: SocketAddr,
+    /// Directory for the last good set of policies; without it a restart needs the control plane
+    #[arg(long, env = "ASSENT_STATE", value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// PEM file with the CA of the control plane
+    #[arg(long, env = "ASSENT_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// File with the bearer token for the control plane
+    #[arg(long, env = "ASSENT_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// PEM certificate chain of the review port; without it the control plane signs one
+    #[arg(
+        long,
+        env = "ASSENT_TLS_CERT",
+        value_name = "FILE",
+        requires = "tls_key"
+    )]
+    tls_cert: Option<PathBuf>,
+    /// PEM private key of the review port
+    #[arg(
+        long,
+        env = "ASSENT_TLS_KEY",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
+    tls_key: Option<PathBuf>,
+    /// Seconds for which requests are answered after SIGTERM
+    #[arg(
+        long,
+        env = "ASSENT_DRAIN_SECONDS",
+        value_name = "SECONDS",
+        default_value_t = 15.0
+    )]
+    drain_seconds: f64,
+    /// Started from disk: seconds to wait for a control plane before being ready without it
+    #[arg(
+        long,
+        env = "ASSENT_READY_WITHOUT_CONTROL_PLANE",
+        value_name = "SECONDS",
+        default_value_t = 30.0
+    )]
+    ready_without_control_plane: f64,
+    /// How lines are logged: text or json
+    #[arg(long, env = "ASSENT_LOG_FORMAT", value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
+    log_format: String,
+}
+
+// === impl Args ===
+
+impl Args {
+    /// Runs until SIGTERM or SIGINT, then drains.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let Self {
+            discovery,
+            id,
+            policy_server,
+            listen,
+            admin_listen,
+            state,
+            ca,
+            token_file,
+            tls_cert,
+            tls_key,
+            drain_seconds,
+            ready_without_control_plane,
+            log_format,
+        } = self;
+        log_to_stderr(&log_format);
+        let timings = Timings {
+            drain: Duration::try_from_secs_f64(drain_seconds)?,
+            ready_without_control_plane: Duration::try_from_secs_f64(ready_without_control_plane)?,
+            ..Timings::default()
+        };
+        let (mut term, mut int) = (
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+        );
+        let handle = Evaluator::start(Config {
+            discovery,
+            id,
+            policy_server,
+            listen: Listen::Addr(listen),
+            admin_listen: Some(Listen::Addr(admin_listen)),
+            state,
+            ca,
+            token_file,
+            tls: tls_cert
+                .zip(tls_key)
+                .map(|(cert, key)| TlsFiles { cert, key }),
+            engine: None,
+            timings,
+        })
+        .await?;
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        tokio::select! {
+            () = handle.shutdown() => {}
+            // Who asks twice does not want to wait.
+            _ = int.recv() => {}
+        }
+        Ok(())
+    }
+}
+
+fn log_to_stderr(format: &str) {
+    let filter = EnvFilter::try_from_env("ASSENT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    // A second subscriber in one process is somebody else's: leave it.
+    let _ = if format == "json" {
+        logs.json().try_init()
+    } else {
+        logs.try_init()
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Args, clap::Error> {
+        let required = [
+            "assent-evaluator",
+            "--discovery",
+            "http://127.0.0.1:1",
+            "--id",
+            "a",
+        ];
+        Args::try_parse_from(required.iter().chain(args))
+    }
+
+    #[test]
+    fn the_documented_flags_are_taken() {
+        let all = [
+            "--policy-server",
+            "p",
+            "--listen",
+            "127.0.0.1:1",
+            "--admin-listen",
+            "127.0.0.1:2",
+            "--state",
+            "/s",
+            "--ca",
+            "/ca",
+            "--token-file",
+            "/t",
+            "--tls-cert",
+            "/c",
+            "--tls-key",
+            "/k",
+        ];
+        assert!(parse(&all).is_ok());
+        assert!(parse(&[]).is_ok());
+    }
+
+    #[test]
+    fn a_certificate_needs_its_key() {
+        assert!(parse(&["--tls-cert", "/c"]).is_err());
+        assert!(parse(&["--tls-key", "/k"]).is_err());
+    }
+}

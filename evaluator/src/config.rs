@@ -1,0 +1,115 @@
+//! What an evaluator is told when it starts.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use http::Uri;
+
+/// Everything that an evaluator needs to know. Embedding processes fill it in themselves.
+pub struct Config {
+    /// Where the control plane serves discovery: `http://` or `https://`.
+    pub discovery: Uri,
+    /// Replica name: the pod's name in a cluster.
+    pub id: String,
+    /// Which PolicyServer's policies it serves.
+    pub policy_server: String,
+    /// Where reviews are answered.
+    pub listen: Listen,
+    /// Where probes and metrics are answered; none serves none.
+    pub admin_listen: Option<Listen>,
+    /// Directory for the last good set; none keeps nothing across restarts.
+    pub state: Option<PathBuf>,
+    /// PEM file with the CA that the control plane's certificate must come from.
+    pub ca: Option<PathBuf>,
+    /// File with the bearer token; read again at each connect, because tokens rotate.
+    pub token_file: Option<PathBuf>,
+    /// Certificate and key of the review port; none asks the control plane for them.
+    pub tls: Option<TlsFiles>,
+    /// An engine to share; none starts one.
+    pub engine: Option<assent_wasm::Engine>,
+    /// Times, so that tests need not wait.
+    pub timings: Timings,
+}
+
+/// An address, or a socket that is bound already.
+pub enum Listen {
+    /// Bind here.
+    Addr(SocketAddr),
+    /// Use this one.
+    Bound(std::net::TcpListener),
+}
+
+/// PEM files; reloaded when they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The leaf first, then its issuers.
+    pub cert: PathBuf,
+    /// The leaf's private key.
+    pub key: PathBuf,
+}
+
+/// The times of an evaluator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timings {
+    /// Started from disk: how long to wait for a control plane before being ready without it.
+    pub ready_without_control_plane: Duration,
+    /// How long requests are answered after shutdown began, because API servers learn of
+    /// it by their watches.
+    pub drain: Duration,
+    /// How long a set that was refused as a whole may stay unsettled before everything is
+    /// asked for anew.
+    pub resync: Duration,
+    /// How often certificate files are looked at.
+    pub certificate_poll: Duration,
+}
+
+// === impl Config ===
+
+impl Config {
+    /// An evaluator on a port of the loopback interface that the system chooses.
+    pub fn loopback(discovery: Uri, id: impl Into<String>) -> Self {
+        let any = || Listen::Addr(SocketAddr::from(([127, 0, 0, 1], 0)));
+        Self {
+            discovery,
+            id: id.into(),
+            policy_server: assent_core::policy::DEFAULT_SERVER.into(),
+            listen: any(),
+            admin_listen: Some(any()),
+            state: None,
+            ca: None,
+            token_file: None,
+            tls: None,
+            engine: None,
+            timings: Timings::default(),
+        }
+    }
+}
+
+// === impl Listen ===
+
+impl Listen {
+    pub(crate) fn bind(self) -> std::io::Result<tokio::net::TcpListener> {
+        let listener = match self {
+            Listen::Addr(addr) => std::net::TcpListener::bind(addr)?,
+            Listen::Bound(listener) => listener,
+        };
+        listener.set_nonblocking(true)?;
+        tokio::net::TcpListener::from_std(listener)
+    }
+}
+
+// === impl Timings ===
+
+impl Default for Timings {
+    fn default() -> Self {
+        Self {
+            // Long enough for a control plane that is being rolled, short against an outage.
+            ready_without_control_plane: Duration::from_secs(30),
+            // Endpoint changes take a few seconds to reach API servers.
+            drain: Duration::from_secs(15),
+            // A refusal that news has not settled by then is a disagreement about what is held.
+            resync: Duration::from_secs(60),
+            // Rotated files are renewed days before they expire.
+            certificate_poll: Duration::from_secs(10),
+        }
+    }
+}

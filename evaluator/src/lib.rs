@@ -1,0 +1,29 @@
+//! The evaluator: follows the discovery stream, hot-swaps policies, answers admission reviews.
+//!
+//! [`Evaluator::start`] runs one inside any tokio runtime: it installs no signal handlers and
+//! sets nothing global, so that many may run in one process.
+
+mod active;
+mod admin;
+mod announced;
+pub mod args;
+mod client;
+mod config;
+mod failure;
+#[doc(hidden)]
+pub mod fuzz;
+mod metrics;
+mod plan;
+mod prepare;
+mod readiness;
+mod serve;
+mod served;
+mod start;
+mod store;
+mod sync;
+mod tls;
+mod wire;
+
+pub use config::{Config, Listen, Timings, TlsFiles};
+pub use metrics::render as render_metrics;
+pub use start::{Error, Evaluator, Handle};

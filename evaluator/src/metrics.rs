@@ -1,0 +1,258 @@
+//! Counters and gauges, and how they are written for Prometheus.
+
+use assent_core::{Mode, Policy};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+/// What every name begins with.
+const PREFIX: &str = "assent";
+
+/// Everything that one evaluator counts. Cheap to clone; clones count together.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    evaluations: Family<VerdictLabels, Counter>,
+    errors: Family<ErrorLabels, Counter>,
+    pub(crate) evaluation_seconds: Histogram,
+    pub(crate) loaded_policies: Gauge,
+    pub(crate) rejected_policies: Gauge,
+    pub(crate) snapshot_version: Gauge,
+    pub(crate) swap_seconds: Histogram,
+    pub(crate) retired_path_requests: Counter,
+    pub(crate) overload_rejections: Counter,
+    pub(crate) connected: Gauge,
+    pub(crate) state_errors: Counter,
+    pub(crate) requests: Family<CodeLabels, Counter>,
+}
+
+/// The counters of one revision, looked up once.
+#[derive(Clone)]
+pub(crate) struct PolicyMetrics {
+    pub(crate) allowed: Counter,
+    pub(crate) denied: Counter,
+    pub(crate) mutated: Counter,
+    errors: Family<ErrorLabels, Counter>,
+    policy: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VerdictLabels {
+    policy: String,
+    mode: &'static str,
+    verdict: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ErrorLabels {
+    policy: String,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct CodeLabels {
+    pub(crate) code: u16,
+}
+
+const VERDICTS: [&str; 3] = ["allowed", "denied", "mutated"];
+const MODES: [&str; 2] = ["protect", "monitor"];
+
+// === impl Metrics ===
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        Self {
+            evaluations: Family::default(),
+            errors: Family::default(),
+            // 10 µs to 10 s: a small policy takes some 10 µs, a deadline is seconds.
+            evaluation_seconds: Histogram::new(exponential_buckets(10e-6, 2.0, 21)),
+            loaded_policies: Gauge::default(),
+            rejected_policies: Gauge::default(),
+            snapshot_version: Gauge::default(),
+            // Swapping a pointer takes microseconds, building a set of thousands milliseconds.
+            swap_seconds: Histogram::new(exponential_buckets(10e-6, 4.0, 10)),
+            retired_path_requests: Counter::default(),
+            overload_rejections: Counter::default(),
+            connected: Gauge::default(),
+            state_errors: Counter::default(),
+            requests: Family::default(),
+        }
+    }
+
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let to = registry.sub_registry_with_prefix(PREFIX);
+        to.register(
+            "evaluations",
+            "Verdicts of policies",
+            self.evaluations.clone(),
+        );
+        to.register(
+            "evaluation_errors",
+            "Evaluations without a verdict",
+            self.errors.clone(),
+        );
+        to.register(
+            "evaluation_seconds",
+            "Time of one evaluation",
+            self.evaluation_seconds.clone(),
+        );
+        to.register(
+            "loaded_policies",
+            "Revisions that are loaded",
+            self.loaded_policies.clone(),
+        );
+        to.register(
+            "rejected_policies",
+            "Announced revisions that are not loaded",
+            self.rejected_policies.clone(),
+        );
+        to.register(
+            "snapshot_version",
+            "First 48 bits of the version in place",
+            self.snapshot_version.clone(),
+        );
+        to.register(
+            "swap_seconds",
+            "Time to put a set in place",
+            self.swap_seconds.clone(),
+        );
+        to.register(
+            "retired_path_requests",
+            "Requests on paths that no webhook should name any more",
+            self.retired_path_requests.clone(),
+        );
+        to.register(
+            "overload_rejections",
+            "Requests refused because too many were waiting",
+            self.overload_rejections.clone(),
+        );
+        to.register(
+            "connected",
+            "Whether the discovery stream is open",
+            self.connected.clone(),
+        );
+        to.register(
+            "state_errors",
+            "Failures to keep the last good set on disk",
+            self.state_errors.clone(),
+        );
+        to.register(
+            "http_requests",
+            "Review requests by status code",
+            self.requests.clone(),
+        );
+    }
+
+    /// The counters of one revision's policy.
+    pub(crate) fn of(&self, policy: &Policy) -> PolicyMetrics {
+        let mode = match policy.content.mode {
+            Mode::Protect => "protect",
+            Mode::Monitor => "monitor",
+        };
+        let counter = |verdict| {
+            let policy = policy.policy.to_string();
+            self.evaluations.get_or_create_owned(&VerdictLabels {
+                policy,
+                mode,
+                verdict,
+            })
+        };
+        PolicyMetrics {
+            allowed: counter("allowed"),
+            denied: counter("denied"),
+            mutated: counter("mutated"),
+            errors: self.errors.clone(),
+            policy: policy.policy.to_string(),
+        }
+    }
+
+    /// Forgets a policy that is gone, so that series do not grow for ever.
+    pub(crate) fn forget(&self, policy: &str, reasons: &[&'static str]) {
+        for mode in MODES {
+            for verdict in VERDICTS {
+                let policy = policy.to_owned();
+                self.evaluations.remove(&VerdictLabels {
+                    policy,
+                    mode,
+                    verdict,
+                });
+            }
+        }
+        for reason in reasons {
+            let policy = policy.to_owned();
+            self.errors.remove(&ErrorLabels { policy, reason });
+        }
+    }
+}
+
+// === impl PolicyMetrics ===
+
+impl PolicyMetrics {
+    pub(crate) fn error(&self, reason: &'static str) {
+        let policy = self.policy.clone();
+        self.errors
+            .get_or_create(&ErrorLabels { policy, reason })
+            .inc();
+    }
+}
+
+/// Writes all metrics in Prometheus' own text format. The encoder speaks OpenMetrics, which
+/// names a counter's family without `_total`: a classic reader would not find its type.
+pub fn render(registry: &Registry) -> Result<String, std::fmt::Error> {
+    let mut open = String::new();
+    prometheus_client::encoding::text::encode(&mut open, registry)?;
+    let mut out = String::with_capacity(open.len());
+    let mut help = "";
+    for line in open.lines() {
+        if line.starts_with("# HELP ") {
+            help = line;
+        } else if let Some(family) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = family.split_once(' ').unwrap_or((family, "untyped"));
+            let total = if kind == "counter" { "_total" } else { "" };
+            let words = help.splitn(4, ' ').nth(3).unwrap_or_default();
+            out += &format!("# HELP {name}{total} {words}\n# TYPE {name}{total} {kind}\n");
+        } else if !line.starts_with('#') {
+            out += line;
+            out.push('\n');
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn counters_are_typed_under_their_own_name() {
+        let metrics = Metrics::new();
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let policy = crate::announced::tests::mk_policy("a", 1, "x");
+        metrics.of(&policy).denied.inc();
+        metrics.of(&policy).error("trap");
+        metrics.overload_rejections.inc();
+        let text = render(&registry).unwrap();
+        for line in [
+            "# TYPE assent_evaluations_total counter",
+            "assent_evaluations_total{policy=\"cluster/a\",mode=\"protect\",verdict=\"denied\"} 1",
+            "assent_evaluation_errors_total{policy=\"cluster/a\",reason=\"trap\"} 1",
+            "assent_overload_rejections_total 1",
+            "# TYPE assent_evaluation_seconds histogram",
+            "assent_evaluation_seconds_count 0",
+            "assent_connected 0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("EOF"));
+        metrics.forget("cluster/a", &["trap"]);
+        assert!(!render(&registry).unwrap().contains("cluster/a"));
+    }
+}

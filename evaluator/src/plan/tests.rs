@@ -1,0 +1,214 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use crate::announced::{
+    Offer,
+    tests::{mk_policy, mk_policy_of, mk_set},
+};
+
+fn loaded(policies: &[&Arc<Policy>]) -> Loaded {
+    policies
+        .iter()
+        .map(|p| (p.revision.clone(), (*p).clone()))
+        .collect()
+}
+
+fn failed(policy: &Policy) -> Failed {
+    [(
+        policy.revision.clone(),
+        Failure::lasting(Stage::Compile, "no"),
+    )]
+    .into()
+}
+
+fn all(set: &Announced) -> BTreeSet<RevisionId> {
+    set.offers().keys().cloned().collect()
+}
+
+#[track_caller]
+fn check_plan(
+    plan: &Plan,
+    keep: &[&Arc<Policy>],
+    prepare: &[&Arc<Policy>],
+    failed: &[&Arc<Policy>],
+) {
+    let names = |list: &[&Arc<Policy>]| list.iter().map(|p| p.revision.clone()).collect::<Vec<_>>();
+    assert_eq!(plan.keep, names(keep), "keep");
+    let prepared: Vec<_> = plan.prepare.iter().map(|p| p.revision.clone()).collect();
+    assert_eq!(prepared, names(prepare), "prepare");
+    assert_eq!(
+        plan.failed.keys().cloned().collect::<Vec<_>>(),
+        names(failed),
+        "failed"
+    );
+}
+
+#[track_caller]
+fn check_path(layout: &Layout, path: &Policy, by: Option<&Policy>) {
+    let found = layout
+        .paths
+        .get(path.revision.as_str())
+        .map(|path| &path.answer);
+    match (found, by) {
+        (Some(Answer::By(revisions)), Some(by)) => assert_eq!(revisions, &[by.revision.clone()]),
+        (Some(Answer::NotLoaded(_)), None) => {}
+        other => panic!("{}: {other:?}", path.revision),
+    }
+}
+
+#[test]
+fn what_is_loaded_is_kept_and_what_is_new_is_prepared() {
+    let (a, b) = (mk_policy("a", 1, "x"), mk_policy("b", 1, "y"));
+    let set = mk_set(&[(&a, RouteState::Active), (&b, RouteState::Active)]);
+    let none = (Failed::new(), BTreeMap::new());
+    let result = plan(&set, &all(&set), &loaded(&[&a]), &none.0, &none.1);
+    check_plan(&result, &[&a], &[&b], &[]);
+}
+
+#[test]
+fn changed_content_under_one_name_is_prepared_again() {
+    let (old, new) = (mk_policy("a", 1, "x"), mk_policy("a", 1, "y"));
+    let set = mk_set(&[(&new, RouteState::Active)]);
+    let result = plan(
+        &set,
+        &all(&set),
+        &loaded(&[&old]),
+        &Failed::new(),
+        &BTreeMap::new(),
+    );
+    check_plan(&result, &[], &[&new], &[]);
+    // And while it is not loaded, the old content does not pass for it.
+    check_path(&layout(&set, &loaded(&[&old]), &failed(&new)), &new, None);
+}
+
+#[test]
+fn a_failure_stands_until_it_is_offered_again() {
+    let a = mk_policy("a", 1, "x");
+    let set = mk_set(&[(&a, RouteState::Candidate)]);
+    let stands = plan(
+        &set,
+        &BTreeSet::new(),
+        &Loaded::new(),
+        &failed(&a),
+        &BTreeMap::new(),
+    );
+    check_plan(&stands, &[], &[], &[&a]);
+    let again = plan(
+        &set,
+        &all(&set),
+        &Loaded::new(),
+        &failed(&a),
+        &BTreeMap::new(),
+    );
+    check_plan(&again, &[], &[&a], &[]);
+}
+
+#[test]
+fn poisoned_content_is_never_tried() {
+    let (a, b) = (mk_policy("a", 1, "x"), mk_policy("a", 2, "y"));
+    let set = mk_set(&[(&a, RouteState::Active), (&b, RouteState::Candidate)]);
+    let crashed = Failure::lasting(Stage::SelfTest, "brought the evaluator down");
+    let poisoned = [(a.content_digest, crashed.clone())].into();
+    let result = plan(&set, &all(&set), &Loaded::new(), &Failed::new(), &poisoned);
+    check_plan(&result, &[], &[&b], &[&a]);
+    assert_eq!(result.failed[&a.revision], crashed);
+}
+
+#[test]
+fn what_cannot_be_read_fails_at_verify() {
+    let a = mk_policy("a", 1, "x");
+    let offer = Offer {
+        body: Err("mode 7 is not known".into()),
+        ..(*Offer::known(&a)).clone()
+    };
+    let set = Announced::new(
+        [(a.revision.clone(), Arc::new(offer))].into(),
+        BTreeMap::new(),
+    );
+    let result = plan(
+        &set,
+        &all(&set),
+        &Loaded::new(),
+        &Failed::new(),
+        &BTreeMap::new(),
+    );
+    assert_eq!(result.failed[&a.revision].stage, Stage::Verify);
+}
+
+#[test]
+fn a_rejected_candidate_leaves_the_active_revision() {
+    let (one, two) = (mk_policy("a", 1, "x"), mk_policy("a", 2, "y"));
+    let set = mk_set(&[(&one, RouteState::Active), (&two, RouteState::Candidate)]);
+    let result = layout(&set, &loaded(&[&one]), &failed(&two));
+    check_path(&result, &one, Some(&one));
+    check_path(&result, &two, None);
+    assert!(result.active_complete);
+    assert_eq!(result.stay, [one.revision.clone()].into());
+}
+
+#[test]
+fn the_last_good_revision_of_a_rejected_policy_stays() {
+    let (one, two, three) = (
+        mk_policy("a", 1, "x"),
+        mk_policy("a", 2, "y"),
+        mk_policy("a", 3, "z"),
+    );
+    let set = mk_set(&[(&three, RouteState::Active)]);
+    let result = layout(&set, &loaded(&[&one, &two]), &failed(&three));
+    check_path(&result, &two, Some(&two));
+    check_path(&result, &three, Some(&two));
+    assert!(!result.active_complete);
+    assert_eq!(result.stay, [two.revision.clone()].into());
+    // Once it loads, the old one goes.
+    let result = layout(&set, &loaded(&[&two, &three]), &Failed::new());
+    check_path(&result, &three, Some(&three));
+    assert_eq!(result.stay, [three.revision.clone()].into());
+    assert_eq!(result.paths.len(), 1);
+}
+
+#[test]
+fn a_deleted_policy_goes() {
+    let a = mk_policy("a", 1, "x");
+    let result = layout(&Announced::default(), &loaded(&[&a]), &Failed::new());
+    assert!(result.stay.is_empty() && result.paths.is_empty());
+}
+
+#[test]
+fn a_recreated_policy_is_another_object() {
+    let old = mk_policy("a", 7, "x");
+    let mut new = (*mk_policy("a", 8, "y")).clone();
+    new.revision = RevisionId::new(&new.policy, 8, "00000000");
+    let new = Arc::new(new);
+    let set = mk_set(&[(&new, RouteState::Active)]);
+    let result = layout(&set, &loaded(&[&old]), &failed(&new));
+    check_path(&result, &new, None);
+    assert!(result.stay.is_empty());
+}
+
+#[test]
+fn no_stand_in_across_a_change_of_mutating() {
+    let (one, two) = (mk_policy("a", 1, "x"), mk_policy_of("a", 2, "y", true));
+    let set = mk_set(&[(&two, RouteState::Active)]);
+    let result = layout(&set, &loaded(&[&one]), &failed(&two));
+    check_path(&result, &two, None);
+    check_path(&result, &one, Some(&one));
+}
+
+#[test]
+fn names_are_taken_apart() {
+    let name = Parsed::read("namespaced/ns/p/12-5f2a9c1e").unwrap();
+    assert_eq!(
+        (name.policy, name.generation, name.uid),
+        ("namespaced/ns/p", 12, "5f2a9c1e")
+    );
+    for bad in [
+        "",
+        "p",
+        "a/b",
+        "a/-1-x",
+        "a/+1-x",
+        "a/x-1",
+        "a/99999999999999999999-x",
+    ] {
+        assert_eq!(Parsed::read(bad), None, "{bad}");
+    }
+}

@@ -1,0 +1,254 @@
+//! From an announced revision to one that is ready to serve: fetch, compile, link, check
+//! the settings, test. Compiling and guest code run on threads that serve nothing else.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use assent_core::{Digest, Policy, PolicyKey, RevisionId};
+use assent_wasm::{Engine, Module};
+use futures::{Stream, StreamExt as _, stream};
+
+use crate::{
+    failure::{Failure, Stage},
+    store::Store,
+    sync::machine::Timing,
+};
+
+pub(crate) mod fetch;
+mod sandbox;
+
+pub(crate) use fetch::Modules;
+use fetch::{Artefact, Code, Fetched};
+
+/// Prepares revisions, and remembers what it made: equal content is made once.
+#[derive(Clone)]
+pub(crate) struct Preparer {
+    engine: Engine,
+    store: Option<Arc<Store>>,
+    library: Arc<Mutex<Library>>,
+    /// One at a time: a marker then names the one that brought the process down, and
+    /// compiling uses all cores by itself.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// What was made so far. Results are put in by the thread that made them, so that a stream
+/// that breaks in the middle of a long compilation does not waste it.
+#[derive(Default)]
+struct Library {
+    sandboxes: HashMap<Key, Arc<assent_wasm::Policy>>,
+    modules: HashMap<Digest, Module>,
+}
+
+/// The policy is part of it because the sandbox names it in log lines.
+type Key = (PolicyKey, Digest);
+
+/// One revision's outcome.
+pub(crate) type Outcome = Result<Arc<assent_wasm::Policy>, Failure>;
+
+/// Modules that are fetched at the same time: enough to hide round trips, little enough
+/// that buffers stay small.
+const FETCHES: usize = 4;
+
+// === impl Preparer ===
+
+impl Preparer {
+    pub(crate) fn new(engine: Engine, store: Option<Arc<Store>>) -> Self {
+        Self {
+            engine,
+            store,
+            library: Arc::default(),
+            turn: Arc::default(),
+        }
+    }
+
+    /// Prepares all of `policies`; one bad one never holds back the others. `from` is none
+    /// while no control plane is reachable.
+    pub(crate) async fn prepare(
+        &self,
+        policies: Vec<Arc<Policy>>,
+        from: Option<Modules>,
+    ) -> (BTreeMap<RevisionId, Outcome>, Timing) {
+        let mut timing = Timing::default();
+        let wanted = self.missing_modules(&policies);
+        let (absent, present): (Vec<_>, Vec<_>) = policies
+            .into_iter()
+            .partition(|policy| wanted.contains(&policy.content.module_digest));
+        let mut outcomes = BTreeMap::new();
+        for policy in present {
+            let outcome = self.make(&policy, None, &from, &mut timing).await;
+            outcomes.insert(policy.revision.clone(), outcome);
+        }
+        let mut fetched = self.fetch(wanted, from.clone()).await;
+        let mut began = Instant::now();
+        while let Some((digest, code)) = fetched.next().await {
+            timing.fetch_us += micros(began);
+            for policy in absent.iter().filter(|p| p.content.module_digest == digest) {
+                let outcome = self
+                    .make(policy, Some(code.clone()), &from, &mut timing)
+                    .await;
+                outcomes.insert(policy.revision.clone(), outcome);
+            }
+            began = Instant::now();
+        }
+        (outcomes, timing)
+    }
+
+    /// Forgets what no loaded revision needs.
+    pub(crate) fn retain<'a>(&self, loaded: impl Iterator<Item = &'a Arc<Policy>> + Clone) {
+        let keys: HashSet<Key> = loaded.clone().map(|policy| key(policy)).collect();
+        let modules: HashSet<Digest> = loaded.map(|policy| policy.content.module_digest).collect();
+        let mut library = self.library();
+        library.sandboxes.retain(|key, _| keys.contains(key));
+        library.modules.retain(|digest, _| modules.contains(digest));
+    }
+
+    fn missing_modules(&self, policies: &[Arc<Policy>]) -> HashSet<Digest> {
+        let library = self.library();
+        let missing = policies.iter().filter(|policy| {
+            let module = &policy.content.module_digest;
+            !library.sandboxes.contains_key(&key(policy)) && !library.modules.contains_key(module)
+        });
+        missing.map(|policy| policy.content.module_digest).collect()
+    }
+
+    /// A few at a time, so that the bytes of a large set are never in memory at once.
+    async fn fetch(
+        &self,
+        wanted: HashSet<Digest>,
+        from: Option<Modules>,
+    ) -> impl Stream<Item = (Digest, Fetched)> + Unpin {
+        let digests: Vec<Digest> = wanted.into_iter().collect();
+        let artefacts = match &from {
+            Some(modules) if !digests.is_empty() => {
+                modules.artefacts(&digests, self.engine.fingerprint()).await
+            }
+            _ => HashMap::new(),
+        };
+        let this = self.clone();
+        let one = move |digest: Digest| {
+            let (this, from) = (this.clone(), from.clone());
+            let artefact = artefacts.get(&digest).copied();
+            async move { (digest, this.obtain(digest, artefact, from).await) }
+        };
+        Box::pin(stream::iter(digests).map(one).buffer_unordered(FETCHES))
+    }
+
+    async fn obtain(
+        &self,
+        module: Digest,
+        artefact: Option<Artefact>,
+        from: Option<Modules>,
+    ) -> Fetched {
+        let engine = self.engine.fingerprint();
+        fetch::obtain(module, artefact, engine, from, self.store.clone()).await
+    }
+
+    async fn make(
+        &self,
+        policy: &Arc<Policy>,
+        code: Option<Fetched>,
+        from: &Option<Modules>,
+        timing: &mut Timing,
+    ) -> Outcome {
+        let code = code.transpose()?;
+        let artefact = matches!(code, Some(Code::Artefact(..)));
+        let outcome = self.make_once(policy, code, timing).await;
+        match outcome {
+            // An artefact that does not load says nothing about its module.
+            Err(failure) if artefact && failure.stage == Stage::Compile => {
+                tracing::warn!(revision = %policy.revision, why = failure.message, "artefact not used");
+                let portable = self
+                    .obtain(policy.content.module_digest, None, from.clone())
+                    .await?;
+                self.make_once(policy, Some(portable), timing).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn make_once(
+        &self,
+        policy: &Arc<Policy>,
+        code: Option<Code>,
+        timing: &mut Timing,
+    ) -> Outcome {
+        let turn = self.turn.clone().lock_owned().await;
+        let (this, policy) = (self.clone(), policy.clone());
+        let made = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            this.make_blocking(&policy, code)
+        });
+        let (outcome, compile_us, self_test_us) = match made.await {
+            Ok(made) => made,
+            Err(error) => (
+                Err(Failure::lasting(Stage::Compile, error.to_string())),
+                0,
+                0,
+            ),
+        };
+        timing.compile_us += compile_us;
+        timing.self_test_us += self_test_us;
+        outcome
+    }
+
+    /// Compiles, links and tests under attempt markers.
+    fn make_blocking(&self, policy: &Arc<Policy>, code: Option<Code>) -> (Outcome, u64, u64) {
+        // Another turn may have made it meanwhile.
+        if let Some(sandbox) = self.library().sandboxes.get(&key(policy)) {
+            return (Ok(sandbox.clone()), 0, 0);
+        }
+        let began = Instant::now();
+        let module = self.module(policy, code);
+        let compile_us = micros(began);
+        let began = Instant::now();
+        let outcome = module.and_then(|module| {
+            let _marker = self.mark(policy, Stage::SelfTest);
+            sandbox::prepare(&self.engine, &module, policy).map(Arc::new)
+        });
+        if let Ok(sandbox) = &outcome {
+            self.library()
+                .sandboxes
+                .insert(key(policy), sandbox.clone());
+        }
+        (outcome, compile_us, micros(began))
+    }
+
+    fn module(&self, policy: &Arc<Policy>, code: Option<Code>) -> Result<Module, Failure> {
+        let digest = policy.content.module_digest;
+        if let Some(module) = self.library().modules.get(&digest) {
+            return Ok(module.clone());
+        }
+        let Some(code) = code else {
+            return Err(Failure::passing(
+                Stage::Fetch,
+                format!("the module {digest} is not here"),
+            ));
+        };
+        let _marker = self.mark(policy, Stage::Compile);
+        let module = sandbox::compile(&self.engine, &code)?;
+        self.library().modules.insert(digest, module.clone());
+        Ok(module)
+    }
+
+    fn mark(&self, policy: &Policy, stage: Stage) -> Option<crate::store::Attempt> {
+        let store = self.store.as_ref()?;
+        Some(store.attempt(&policy.content_digest, &policy.revision, stage))
+    }
+
+    fn library(&self) -> std::sync::MutexGuard<'_, Library> {
+        self.library
+            .lock()
+            .expect("the library's lock must not be poisoned")
+    }
+}
+
+fn key(policy: &Policy) -> Key {
+    (policy.policy.clone(), policy.content_digest)
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,64 @@
+//! The calls into the Wasm sandbox that prepare a revision.
+
+use std::time::Duration;
+
+use assent_core::Policy;
+use assent_wasm::{Engine, Limits, Module, PolicySpec, PolicyType, PrepareError};
+
+use super::fetch::Code;
+use crate::failure::{Failure, Stage};
+
+/// Turns bytes that have their digest into a module.
+pub(crate) fn compile(engine: &Engine, code: &Code) -> Result<Module, Failure> {
+    let module = match code {
+        Code::Portable(wasm) => engine.compile(wasm),
+        Code::Artefact(bytes, digest) => engine.load(bytes, digest.as_bytes()),
+    };
+    module.map_err(|error| Failure::lasting(Stage::Compile, error.to_string()))
+}
+
+/// Links the policy, lets the module judge its settings, and tests it once.
+pub(crate) fn prepare(
+    engine: &Engine,
+    module: &Module,
+    policy: &Policy,
+) -> Result<assent_wasm::Policy, Failure> {
+    let spec = spec(module, policy)?;
+    let sandbox = assent_wasm::Policy::prepare(engine, module, spec).map_err(failure)?;
+    sandbox.validate_settings().map_err(failure)?;
+    sandbox.self_test().map_err(failure)?;
+    Ok(sandbox)
+}
+
+fn spec(module: &Module, policy: &Policy) -> Result<PolicySpec, Failure> {
+    let content = &policy.content;
+    let abi = content.abi.parse();
+    let abi = abi.map_err(|error: assent_wasm::UnknownAbi| {
+        Failure::lasting(Stage::Link, error.to_string())
+    })?;
+    let metadata = module.inspection().metadata.as_ref();
+    Ok(PolicySpec {
+        settings_json: content.settings_json.to_vec().into(),
+        mutating: content.mutating,
+        limits: Limits {
+            timeout: Duration::from_millis(content.limits.timeout_ms.into()),
+            memory_bytes: content.limits.memory_bytes,
+        },
+        entrypoint: content.entrypoint.clone(),
+        host_capabilities: content.host_capabilities.clone(),
+        message: content.message.clone(),
+        raw: metadata.is_some_and(|metadata| metadata.policy_type == PolicyType::Raw),
+        name: policy.policy.to_string(),
+        ..PolicySpec::new(abi)
+    })
+}
+
+fn failure(error: PrepareError) -> Failure {
+    let stage = match error.stage() {
+        assent_wasm::Stage::Link => Stage::Link,
+        assent_wasm::Stage::Instantiate => Stage::Instantiate,
+        assent_wasm::Stage::Settings => Stage::Settings,
+        assent_wasm::Stage::SelfTest => Stage::SelfTest,
+    };
+    Failure::lasting(stage, error.to_string())
+}

@@ -1,0 +1,31 @@
+//! Bytes as reviews.
+
+use assent_wasm::Verdict;
+
+use super::{
+    answer,
+    review::{Endpoint, Error, Incoming},
+};
+
+/// Reads the bytes as each endpoint does, and answers what could be read.
+pub(crate) fn review(bytes: &[u8]) -> bool {
+    let read = |endpoint: Endpoint| match Incoming::parse(endpoint, bytes) {
+        Ok(incoming) => {
+            let _ = answer::verdict(endpoint, &incoming.uid, &Verdict::default());
+            true
+        }
+        Err(error) => {
+            refuse(&error);
+            false
+        }
+    };
+    let path = String::from_utf8_lossy(bytes);
+    let _ = Endpoint::split(&path);
+    [Endpoint::Validate, Endpoint::Audit, Endpoint::Raw]
+        .map(read)
+        .contains(&true)
+}
+
+fn refuse(error: &Error) {
+    let _ = answer::problem(error.status(), &error.to_string());
+}

@@ -1,0 +1,51 @@
+#![allow(clippy::unwrap_used)]
+use super::review::{Endpoint, Error, Incoming};
+
+#[test]
+fn endpoints_are_split_from_paths() {
+    let path = "cluster/a/1-x";
+    assert_eq!(
+        Endpoint::split("/validate/cluster/a/1-x"),
+        Some((Endpoint::Validate, path))
+    );
+    assert_eq!(
+        Endpoint::split("/audit/cluster/a/1-x"),
+        Some((Endpoint::Audit, path))
+    );
+    assert_eq!(
+        Endpoint::split("/validate_raw/cluster/a/1-x"),
+        Some((Endpoint::Raw, path))
+    );
+    for bad in ["/", "/validate", "/validate/", "validate/a", "/other/a"] {
+        assert_eq!(Endpoint::split(bad), None, "{bad}");
+    }
+}
+
+#[test]
+fn the_request_is_kept_as_it_was_sent() {
+    let request =
+        r#"{"uid":"u","big":12345678901234567890123, "unknown" : [1.10],"operation":"DELETE"}"#;
+    let body = format!(
+        r#"{{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{request}}}"#
+    );
+    let incoming = Incoming::parse(Endpoint::Validate, body.as_bytes()).unwrap();
+    assert_eq!(incoming.review.request.get(), request);
+    assert_eq!(
+        (incoming.uid.as_ref(), incoming.review.operation),
+        ("u", "DELETE")
+    );
+    assert!(incoming.review.object.is_none() && !incoming.review.raw);
+}
+
+#[test]
+fn a_uid_with_escapes_is_read() {
+    let body = br#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"a\u0062"}}"#;
+    assert_eq!(Incoming::parse(Endpoint::Audit, body).unwrap().uid, "ab");
+}
+
+#[test]
+fn a_field_given_twice_is_refused() {
+    let body = br#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","uid":"2"}}"#;
+    let error = Incoming::parse(Endpoint::Validate, body).err().unwrap();
+    assert!(matches!(error, Error::Json(_)));
+}

@@ -1,0 +1,178 @@
+//! One loaded revision, ready to judge.
+
+use std::sync::{
+    Arc,
+    atomic::{
+        AtomicU8, AtomicUsize,
+        Ordering::{AcqRel, Acquire, Relaxed},
+    },
+};
+
+use assent_core::{Policy, RevisionId};
+use assent_wasm::{EvalError, Review, Verdict};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use crate::metrics::PolicyMetrics;
+
+/// A revision with its sandbox and what is known of its health.
+pub(crate) struct Served {
+    pub(crate) policy: Arc<Policy>,
+    sandbox: Arc<assent_wasm::Policy>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) metrics: PolicyMetrics,
+    health: AtomicU8,
+    events: mpsc::Sender<HealthEvent>,
+}
+
+/// News about a revision's first reviews.
+#[derive(Debug)]
+pub(crate) enum HealthEvent {
+    Failed { revision: RevisionId, why: String },
+    Recovered { revision: RevisionId },
+}
+
+/// How many requests of one policy run and wait, so that a slow policy leaves threads for
+/// the others.
+pub(crate) struct Gate {
+    running: Arc<Semaphore>,
+    waiting: AtomicUsize,
+}
+
+/// No verdict yet; at least one; none but failures.
+const FRESH: u8 = 0;
+const PROVEN: u8 = 1;
+const FAILING: u8 = 2;
+
+/// Requests of one policy that may wait for their turn. At 100 µs each they are answered
+/// within some tens of milliseconds; more would only time out later.
+const WAITING: usize = 512;
+
+/// Every reason that an evaluation error may have, for forgetting its series.
+pub(crate) const REASONS: &[&str] = &[
+    "timeout",
+    "memory",
+    "table",
+    "stack",
+    "trap",
+    "guest",
+    "exit",
+    "host_call_budget",
+    "output_too_large",
+    "bad_address",
+    "bad_answer",
+    "rego",
+    "overloaded",
+    "internal",
+];
+
+// === impl Served ===
+
+impl Served {
+    pub(crate) fn new(
+        policy: Arc<Policy>,
+        sandbox: Arc<assent_wasm::Policy>,
+        gate: Arc<Gate>,
+        metrics: PolicyMetrics,
+        events: mpsc::Sender<HealthEvent>,
+    ) -> Self {
+        Self {
+            policy,
+            sandbox,
+            gate,
+            metrics,
+            health: AtomicU8::new(FRESH),
+            events,
+        }
+    }
+
+    /// Judges a request; blocks for at most the policy's deadline.
+    pub(crate) fn evaluate(&self, review: &Review<'_>) -> Result<Verdict, EvalError> {
+        let result = self.sandbox.evaluate(review);
+        match &result {
+            Ok(_) => self.succeeded(),
+            Err(error) => {
+                self.metrics.error(error.reason());
+                if tells_of_the_policy(error) {
+                    self.failed(error);
+                }
+            }
+        }
+        result
+    }
+
+    fn succeeded(&self) {
+        if self.health.load(Acquire) != PROVEN && self.health.swap(PROVEN, AcqRel) == FAILING {
+            let revision = self.policy.revision.clone();
+            self.tell(HealthEvent::Recovered { revision });
+        }
+    }
+
+    /// A failure before the first verdict is news for the control plane; later ones are
+    /// errors of their requests alone.
+    fn failed(&self, error: &EvalError) {
+        let first = self
+            .health
+            .compare_exchange(FRESH, FAILING, AcqRel, Acquire);
+        if first.is_ok() {
+            self.tell(HealthEvent::Failed {
+                revision: self.policy.revision.clone(),
+                why: error.to_string(),
+            });
+        }
+    }
+
+    /// A full channel loses news, never a request.
+    fn tell(&self, event: HealthEvent) {
+        if let Err(error) = self.events.try_send(event) {
+            tracing::warn!(%error, "failed to report the health of a revision");
+        }
+    }
+}
+
+// === impl Gate ===
+
+impl Gate {
+    pub(crate) fn new(running: usize) -> Self {
+        Self {
+            running: Arc::new(Semaphore::new(running)),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Waits for a turn; none when too many wait already.
+    pub(crate) async fn enter(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(permit) = self.running.clone().try_acquire_owned() {
+            return Some(permit);
+        }
+        let _waiting = Waiting::join(&self.waiting)?;
+        self.running.clone().acquire_owned().await.ok()
+    }
+}
+
+/// Counts one waiting request, even if its client goes away.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn join(count: &'a AtomicUsize) -> Option<Self> {
+        if count.fetch_add(1, Relaxed) < WAITING {
+            return Some(Self(count));
+        }
+        count.fetch_sub(1, Relaxed);
+        None
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A guest that says in good order that it can't judge a request is not broken, and an
+/// overloaded host says nothing about the policy.
+fn tells_of_the_policy(error: &EvalError) -> bool {
+    !matches!(
+        error,
+        EvalError::Guest(_) | EvalError::Exit { .. } | EvalError::Rego(_) | EvalError::Overloaded
+    )
+}

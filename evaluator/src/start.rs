@@ -1,0 +1,398 @@
+//! Wiring: from a configuration to a running evaluator.
+
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use assent_proto::v1;
+use assent_wasm::{Abi, Engine, EngineConfig};
+use prometheus_client::registry::Registry;
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    active::Active,
+    admin::Admin,
+    client::Connector,
+    config::{Config, Listen, Timings, TlsFiles},
+    metrics::Metrics,
+    prepare::Preparer,
+    readiness::Readiness,
+    serve::{Handler, Server, Transport},
+    store::{self, Restored, Store},
+    sync::{Follower, keep, machine::Machine},
+    tls::{self, Certificates, csr::Renewer},
+};
+
+/// Starts evaluators.
+pub struct Evaluator;
+
+/// A running evaluator. Dropping it stops it at once, without a drain.
+pub struct Handle {
+    listen: SocketAddr,
+    admin: Option<SocketAddr>,
+    readiness: Arc<Readiness>,
+    drain: CancellationToken,
+    stop: CancellationToken,
+    drain_time: Duration,
+    server: Option<JoinHandle<()>>,
+    tasks: Vec<JoinHandle<()>>,
+    keeper: Option<JoinHandle<()>>,
+    store: Option<Arc<Store>>,
+}
+
+/// Why an evaluator can't start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A port could not be taken.
+    #[error("failed to listen for {what}: {source}")]
+    Listen {
+        /// Which port.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The control plane can't be reached at such an address.
+    #[error("failed to use the discovery address {uri}: {why}")]
+    Discovery {
+        /// As given.
+        uri: http::Uri,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The engine did not start.
+    #[error(transparent)]
+    Engine(#[from] assent_wasm::EngineError),
+    /// Another evaluator holds the state directory.
+    #[error("{0}")]
+    State(String),
+    /// The certificate can't be used.
+    #[error("{0}")]
+    Tls(String),
+    /// Reviews would travel in the clear.
+    #[error(
+        "failed to serve reviews at {0}: plain HTTP is for the loopback interface only; \
+         give --tls-cert and --tls-key, or an https:// discovery address that signs certificates"
+    )]
+    Insecure(SocketAddr),
+}
+
+/// Threads that judge: enough that some slow policies leave room for the others, few enough
+/// that sandboxes stay within the engine's pool.
+const THREADS_PER_CORE: usize = 4;
+const THREADS_AT_LEAST: usize = 8;
+
+/// Writing a set takes milliseconds; a disk that hangs does not hold up the end.
+const KEEP_TIME: Duration = Duration::from_secs(5);
+
+/// News about failing revisions that may wait: one per revision and start.
+const HEALTH_EVENTS: usize = 256;
+
+// === impl Evaluator ===
+
+impl Evaluator {
+    /// Binds its ports and starts its tasks on the current runtime. Returns at once; it is
+    /// ready when `/readyz` says so.
+    pub async fn start(config: Config) -> Result<Handle, Error> {
+        let Config {
+            discovery,
+            id,
+            policy_server,
+            listen,
+            admin_listen,
+            state,
+            ca,
+            token_file,
+            tls,
+            engine,
+            timings,
+        } = config;
+        check_discovery(&discovery, ca.is_some())?;
+        let (listener, listen) = bind(listen, "reviews")?;
+        let admin = admin_listen
+            .map(|listen| bind(listen, "probes and metrics"))
+            .transpose()?;
+        let engine = match engine {
+            Some(engine) => engine,
+            None => Engine::new(EngineConfig::default())?,
+        };
+        let metrics = Metrics::new();
+        let store = open_store(state, &metrics)?;
+        let connector = Connector::new(discovery, ca, token_file);
+        let readiness = Arc::new(Readiness::default());
+        let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
+        let mut tasks = Vec::new();
+
+        let security = Security {
+            listen,
+            files: tls,
+            store: store.clone(),
+            connector: connector.clone(),
+            id: id.clone(),
+            policy_server: policy_server.clone(),
+        };
+        let (transport, scheme) = security.set_up(&readiness, timings, &mut tasks)?;
+        let threads = threads();
+        let active = Arc::new(Active::new(metrics.clone(), threads / 2));
+        let handler = Handler::new(active.clone(), readiness.clone(), metrics.clone(), threads);
+        let server = Arc::new(Server {
+            handler: Arc::new(handler),
+            transport,
+        });
+        let server = tokio::spawn(server.run(listener, drain.clone(), stop.clone()));
+
+        let admin_addr = admin.as_ref().map(|(_, addr)| *addr);
+        if let Some((listener, _)) = admin {
+            let mut registry = Registry::default();
+            metrics.register(&mut registry);
+            let readiness = readiness.clone();
+            let admin = Arc::new(Admin {
+                readiness,
+                registry,
+            });
+            tasks.push(tokio::spawn(admin.serve(listener, stop.clone())));
+        }
+
+        let (keep, kept) = watch::channel(None);
+        let keeper = store
+            .clone()
+            .map(|store| tokio::spawn(keep::run(store, kept, metrics.clone())));
+        let (health_sender, health) = mpsc::channel(HEALTH_EVENTS);
+        let sync = Follower {
+            connector,
+            node: node(&engine, id, policy_server, format!("{scheme}://{listen}")),
+            machine: Machine::new(
+                store
+                    .as_ref()
+                    .map(|store| store.crashed())
+                    .unwrap_or_default(),
+            ),
+            preparer: Preparer::new(engine, store.clone()),
+            active,
+            readiness: readiness.clone(),
+            metrics: metrics.clone(),
+            health,
+            health_sender,
+            keep,
+            resync: timings.resync,
+            ready_without: timings.ready_without_control_plane,
+            modules: None,
+            served: HashMap::new(),
+        };
+        let restored = store.as_ref().and_then(|store| restore(store, &metrics));
+        tasks.push(tokio::spawn(sync.run(restored, stop.clone())));
+        tracing::info!(%listen, admin = ?admin_addr, "evaluator started");
+        Ok(Handle {
+            listen,
+            admin: admin_addr,
+            readiness,
+            drain,
+            stop,
+            drain_time: timings.drain,
+            server: Some(server),
+            tasks,
+            keeper,
+            store,
+        })
+    }
+}
+
+// === impl Handle ===
+
+impl Handle {
+    /// Where reviews are answered.
+    pub fn listen_addr(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// Where probes and metrics are answered.
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin
+    }
+
+    /// Whether requests should be sent here; why not, in words.
+    pub fn ready(&self) -> Result<(), &'static str> {
+        self.readiness.check()
+    }
+
+    /// Stops in good order: not ready at once, answers for the drain time and keeps its
+    /// stream meanwhile, then ends.
+    pub async fn shutdown(mut self) {
+        self.readiness.drain();
+        self.drain.cancel();
+        tracing::info!(seconds = self.drain_time.as_secs_f64(), "draining");
+        tokio::time::sleep(self.drain_time).await;
+        self.stop.cancel();
+        if let Some(server) = self.server.take() {
+            let _ = server.await;
+        }
+        for task in &self.tasks {
+            task.abort();
+        }
+        for task in std::mem::take(&mut self.tasks) {
+            let _ = task.await;
+        }
+        self.close_store().await;
+    }
+
+    /// The last set is kept to its end. What is still being compiled was not its own
+    /// undoing: its marker goes.
+    async fn close_store(&mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            let _ = tokio::time::timeout(KEEP_TIME, keeper).await;
+        }
+        if let Some(store) = self.store.take() {
+            store.forget_attempts();
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.drain.cancel();
+        self.stop.cancel();
+        for task in self.tasks.iter().chain(&self.server).chain(&self.keeper) {
+            task.abort();
+        }
+    }
+}
+
+/// How the review port is secured.
+struct Security {
+    listen: SocketAddr,
+    files: Option<TlsFiles>,
+    store: Option<Arc<Store>>,
+    connector: Connector,
+    id: String,
+    policy_server: String,
+}
+
+// === impl Security ===
+
+impl Security {
+    /// Files where given, else a certificate from the control plane, else plain HTTP on the
+    /// loopback interface.
+    fn set_up(
+        self,
+        readiness: &Arc<Readiness>,
+        timings: Timings,
+        tasks: &mut Vec<JoinHandle<()>>,
+    ) -> Result<(Arc<ArcSwap<Transport>>, &'static str), Error> {
+        let certificates = Certificates::default();
+        let failed = |error: tls::Error| Error::Tls(error.to_string());
+        let config = || certificates.server_config().map_err(failed);
+        if let Some(files) = self.files {
+            certificates.install(tls::files::load(&files).map_err(failed)?);
+            readiness.require(certificates.clone());
+            let transport = Transport::Tls(config()?);
+            let every = timings.certificate_poll;
+            tasks.push(tokio::spawn(tls::files::watch(files, certificates, every)));
+            return Ok((Arc::new(ArcSwap::from_pointee(transport)), "https"));
+        }
+        let loopback = self.listen.ip().is_loopback();
+        if !self.connector.is_tls() {
+            return match loopback {
+                true => Ok((Arc::new(ArcSwap::from_pointee(Transport::Plain)), "http")),
+                false => Err(Error::Insecure(self.listen)),
+            };
+        }
+        readiness.require(certificates.clone());
+        let transport = Arc::new(ArcSwap::from_pointee(Transport::Tls(config()?)));
+        let renewer = Renewer {
+            connector: self.connector,
+            id: self.id,
+            policy_server: self.policy_server,
+            store: self.store,
+            certificates: certificates.clone(),
+        };
+        let to = transport.clone();
+        let readiness = readiness.clone();
+        tasks.push(tokio::spawn(async move {
+            renewer.run().await;
+            // This control plane signs nothing: plain HTTP, where nobody else can listen.
+            if loopback {
+                readiness.waive();
+                to.store(Arc::new(Transport::Plain));
+            } else {
+                tracing::error!(
+                    "the control plane signs no certificates: give --tls-cert and --tls-key"
+                );
+            }
+        }));
+        Ok((transport, "https"))
+    }
+}
+
+fn check_discovery(uri: &http::Uri, has_ca: bool) -> Result<(), Error> {
+    let why = match (uri.scheme_str(), uri.authority()) {
+        (Some("http" | "https"), None) | (None, _) => {
+            "expected http:// or https:// with host and port"
+        }
+        (Some("https"), Some(_)) if !has_ca => {
+            "https:// needs the CA of the control plane: give --ca"
+        }
+        (Some("http" | "https"), Some(_)) => return Ok(()),
+        (Some(_), _) => "expected http:// or https://",
+    };
+    let uri = uri.clone();
+    Err(Error::Discovery { uri, why })
+}
+
+fn bind(listen: Listen, what: &'static str) -> Result<(TcpListener, SocketAddr), Error> {
+    let failed = |source| Error::Listen { what, source };
+    let listener = listen.bind().map_err(failed)?;
+    let addr = listener.local_addr().map_err(failed)?;
+    Ok((listener, addr))
+}
+
+/// A directory that can't be used costs the last good set, not the service; one that another
+/// evaluator uses is a mistake.
+fn open_store(
+    state: Option<std::path::PathBuf>,
+    metrics: &Metrics,
+) -> Result<Option<Arc<Store>>, Error> {
+    let Some(path) = state else {
+        return Ok(None);
+    };
+    match Store::open(&path) {
+        Ok(store) => Ok(Some(Arc::new(store))),
+        Err(error @ store::Error::Locked(_)) => Err(Error::State(error.to_string())),
+        Err(error) => {
+            metrics.state_errors.inc();
+            tracing::error!(%error, "no state is kept: a restart needs the control plane");
+            Ok(None)
+        }
+    }
+}
+
+fn restore(store: &Store, metrics: &Metrics) -> Option<Restored> {
+    match store.load() {
+        Ok(restored) => restored,
+        Err(error) => {
+            metrics.state_errors.inc();
+            tracing::error!(%error, "the set on disk is not used");
+            None
+        }
+    }
+}
+
+fn node(engine: &Engine, id: String, policy_server: String, endpoint: String) -> v1::Node {
+    v1::Node {
+        id,
+        policy_server,
+        instance_uid: uuid::Uuid::new_v4().to_string(),
+        evaluator_version: env!("CARGO_PKG_VERSION").to_owned(),
+        engine: engine.fingerprint().to_owned(),
+        abis: Abi::ALL.iter().map(|abi| abi.as_str().to_owned()).collect(),
+        endpoint,
+    }
+}
+
+fn threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores * THREADS_PER_CORE).max(THREADS_AT_LEAST)
+}

@@ -1,0 +1,216 @@
+//! The last good set on disk: written atomically, believed only if every hash is right.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use assent_core::{Digest, Policy};
+
+use crate::announced::{Announced, Routes};
+
+mod attempts;
+pub(crate) mod fuzz;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use attempts::Attempt;
+
+/// A directory that belongs to one evaluator.
+pub(crate) struct Store {
+    root: PathBuf,
+    /// Held for the life of the process: two evaluators on one directory would undo each
+    /// other's work.
+    _lock: File,
+}
+
+/// What was found at start.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Restored {
+    pub(crate) set: Announced,
+    /// Whether nothing of that version had been refused.
+    pub(crate) whole: bool,
+}
+
+/// Why the directory can't be used, or what is in it is not believed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("failed to {verb} {path}: {source}")]
+    Io {
+        verb: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("failed to lock {0}: another evaluator uses this state directory")]
+    Locked(PathBuf),
+    #[error("failed to read {path}: {why}")]
+    Damaged { path: PathBuf, why: String },
+}
+
+/// First line of the set's file; the number changes with its layout.
+const MAGIC: &[u8] = b"assent-set-1\n";
+
+/// No set that the control plane sends comes near it.
+const LARGEST: u64 = 1 << 30;
+
+// === impl Store ===
+
+impl Store {
+    pub(crate) fn open(root: &Path) -> Result<Self, Error> {
+        for dir in ["", "modules", "attempts", "crashed"] {
+            let dir = root.join(dir);
+            fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
+        }
+        let path = root.join("lock");
+        let lock = File::create(&path).map_err(io_error("create", &path))?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| Error::Locked(path))?;
+        Ok(Self {
+            root: root.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// The set that was in place when the last process ended; none if there was none.
+    pub(crate) fn load(&self) -> Result<Option<Restored>, Error> {
+        let path = self.root.join("set");
+        let bytes = match read_bounded(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io_error("read", &path)(error)),
+        };
+        decode(&bytes)
+            .map(Some)
+            .map_err(|why| Error::Damaged { path, why })
+    }
+
+    /// Keeps a set. Its modules must have been kept before.
+    pub(crate) fn save(
+        &self,
+        policies: &BTreeMap<assent_core::RevisionId, Arc<Policy>>,
+        routes: &Routes,
+        whole: bool,
+    ) -> Result<(), Error> {
+        let offers = policies.values().map(|policy| {
+            (
+                policy.revision.clone(),
+                crate::announced::Offer::known(policy),
+            )
+        });
+        let version = Announced::new(offers.collect(), routes.clone()).version();
+        let body = crate::wire::write_set(&version, policies.values(), routes.values());
+        let mut bytes = MAGIC.to_vec();
+        bytes.push(u8::from(whole));
+        let digest = Digest::of(&[&[u8::from(whole)], body.as_slice()].concat());
+        bytes.extend_from_slice(digest.as_bytes());
+        bytes.extend_from_slice(&body);
+        self.write("set", &bytes)
+    }
+
+    /// A module by its digest, if it is there and is what it should be. One that is not is
+    /// removed: it will be fetched again.
+    pub(crate) fn module(&self, digest: &Digest) -> Option<Vec<u8>> {
+        let path = self.module_path(digest);
+        let bytes = match read_bounded(&path) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    tracing::warn!(path = %path.display(), %error, "failed to read a kept module");
+                }
+                return None;
+            }
+        };
+        if Digest::of(&bytes) == *digest {
+            return Some(bytes);
+        }
+        tracing::warn!(path = %path.display(), "a kept module does not have its digest; it is removed");
+        let _ = fs::remove_file(&path);
+        None
+    }
+
+    pub(crate) fn has_module(&self, digest: &Digest) -> bool {
+        self.module_path(digest).is_file()
+    }
+
+    pub(crate) fn keep_module(&self, digest: &Digest, bytes: &[u8]) -> Result<(), Error> {
+        if self.has_module(digest) {
+            return Ok(());
+        }
+        self.write(&format!("modules/{}", digest.hex()), bytes)
+    }
+
+    /// Removes modules that no kept set needs.
+    pub(crate) fn sweep(&self, needed: &HashSet<Digest>) -> Result<(), Error> {
+        let dir = self.root.join("modules");
+        let names: HashSet<String> = needed.iter().map(Digest::hex).collect();
+        for entry in fs::read_dir(&dir).map_err(io_error("list", &dir))? {
+            let entry = entry.map_err(io_error("list", &dir))?;
+            if !names.contains(entry.file_name().to_string_lossy().as_ref()) {
+                fs::remove_file(entry.path()).map_err(io_error("remove", &entry.path()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A small file beside the set, such as a certificate.
+    pub(crate) fn read(&self, name: &str) -> Option<Vec<u8>> {
+        read_bounded(&self.root.join(name)).ok()
+    }
+
+    /// Writes a file whole or not at all: readable by its owner only, flushed before it
+    /// takes its name.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        let path = self.root.join(name);
+        let dir = path.parent().unwrap_or(&self.root);
+        let mut file = tempfile::Builder::new()
+            .prefix(".new-")
+            .tempfile_in(dir)
+            .map_err(io_error("create a file for", &path))?;
+        file.write_all(bytes).map_err(io_error("write", &path))?;
+        file.as_file()
+            .sync_all()
+            .map_err(io_error("flush", &path))?;
+        file.persist(&path)
+            .map_err(|error| io_error("replace", &path)(error.error))?;
+        File::open(dir)
+            .and_then(|dir| dir.sync_all())
+            .map_err(io_error("flush", dir))
+    }
+
+    fn module_path(&self, digest: &Digest) -> PathBuf {
+        self.root.join("modules").join(digest.hex())
+    }
+}
+
+fn decode(bytes: &[u8]) -> Result<Restored, String> {
+    let rest = bytes
+        .strip_prefix(MAGIC)
+        .ok_or("it does not begin as a kept set does")?;
+    let (whole, rest) = rest.split_first().ok_or("it is cut off")?;
+    let (digest, body) = rest.split_first_chunk::<32>().ok_or("it is cut off")?;
+    if Digest::of(&[&[*whole], body].concat()) != Digest::from_raw(*digest) {
+        return Err("its content does not have its digest".into());
+    }
+    let update = crate::wire::read_set(body)?;
+    let set = Announced::default()
+        .updated(&update, true)
+        .map_err(|error| error.to_string())?;
+    Ok(Restored {
+        set,
+        whole: *whole == 1,
+    })
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(LARGEST).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn io_error(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { verb, path, source }
+}

@@ -1,0 +1,148 @@
+#![allow(clippy::unwrap_used)]
+use assent_core::RouteState;
+
+use super::*;
+use crate::{
+    announced::tests::{mk_policy, mk_set},
+    failure::Stage,
+};
+
+fn saved(dir: &Path) -> Announced {
+    let (a, b) = (mk_policy("a", 1, "x"), mk_policy("b", 2, "y"));
+    let set = mk_set(&[(&a, RouteState::Active), (&b, RouteState::Candidate)]);
+    let policies = [a, b].map(|p| (p.revision.clone(), p)).into();
+    Store::open(dir)
+        .unwrap()
+        .save(&policies, set.routes(), true)
+        .unwrap();
+    set
+}
+
+#[test]
+fn a_set_is_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(Store::open(dir.path()).unwrap().load().unwrap(), None);
+    let set = saved(dir.path());
+    let restored = Store::open(dir.path()).unwrap().load().unwrap().unwrap();
+    assert_eq!(restored, Restored { set, whole: true });
+}
+
+#[test]
+fn every_flipped_bit_and_every_cut_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    saved(dir.path());
+    let path = dir.path().join("set");
+    let good = fs::read(&path).unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        fs::write(&path, &bad).unwrap();
+        assert!(
+            matches!(store.load(), Err(Error::Damaged { .. })),
+            "bit {at}"
+        );
+        fs::write(&path, &good[..at]).unwrap();
+        assert!(
+            matches!(store.load(), Err(Error::Damaged { .. })),
+            "cut {at}"
+        );
+    }
+    fs::write(&path, &good).unwrap();
+    assert!(store.load().unwrap().is_some());
+}
+
+#[test]
+fn a_forged_set_with_a_right_checksum_is_not_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let set = saved(dir.path());
+    let store = Store::open(dir.path()).unwrap();
+    let policies: Vec<_> = set
+        .offers()
+        .values()
+        .map(|o| o.body.clone().unwrap())
+        .collect();
+    // Routes are left out, the version is the old one.
+    let body = crate::wire::write_set(&set.version(), &policies, []);
+    let digest = Digest::of(&[&[1], body.as_slice()].concat());
+    let forged = [MAGIC, &[1], digest.as_bytes(), &body].concat();
+    fs::write(dir.path().join("set"), forged).unwrap();
+    assert!(matches!(store.load(), Err(Error::Damaged { .. })));
+}
+
+#[test]
+fn an_unreadable_set_is_an_error_and_not_an_empty_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    fs::create_dir(dir.path().join("set")).unwrap();
+    assert!(matches!(store.load(), Err(Error::Io { .. })));
+}
+
+#[test]
+fn a_damaged_module_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let digest = Digest::of(b"wasm");
+    assert_eq!(store.module(&digest), None);
+    store.keep_module(&digest, b"wasm").unwrap();
+    assert_eq!(store.module(&digest).unwrap(), b"wasm");
+    fs::write(dir.path().join("modules").join(digest.hex()), b"wasn").unwrap();
+    assert_eq!(store.module(&digest), None);
+    assert!(!store.has_module(&digest));
+}
+
+#[test]
+fn sweeping_leaves_what_is_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let (a, b) = (Digest::of(b"a"), Digest::of(b"b"));
+    store.keep_module(&a, b"a").unwrap();
+    store.keep_module(&b, b"b").unwrap();
+    store.sweep(&[a].into()).unwrap();
+    assert!(store.has_module(&a) && !store.has_module(&b));
+}
+
+#[test]
+fn only_markers_of_a_dead_process_poison() {
+    let dir = tempfile::tempdir().unwrap();
+    let (good, bad) = (Digest::of(b"good"), Digest::of(b"bad"));
+    let revision = assent_core::RevisionId::from_wire("cluster/a/1-x");
+    {
+        let store = Store::open(dir.path()).unwrap();
+        drop(store.attempt(&good, &revision, Stage::Compile));
+        // A process that dies drops nothing.
+        std::mem::forget(store.attempt(&bad, &revision, Stage::SelfTest));
+    }
+    for _ in 0..2 {
+        let crashed = Store::open(dir.path()).unwrap().crashed();
+        assert_eq!(crashed.keys().collect::<Vec<_>>(), [&bad]);
+        let failure = &crashed[&bad];
+        assert_eq!((failure.stage, failure.retryable), (Stage::SelfTest, false));
+        assert!(
+            failure.message.contains("cluster/a/1-x"),
+            "{}",
+            failure.message
+        );
+    }
+}
+
+#[test]
+fn one_directory_has_one_evaluator() {
+    let dir = tempfile::tempdir().unwrap();
+    let _first = Store::open(dir.path()).unwrap();
+    assert!(matches!(Store::open(dir.path()), Err(Error::Locked(_))));
+}
+
+#[test]
+fn files_are_private() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    store.write("tls.key", b"secret").unwrap();
+    let mode = fs::metadata(dir.path().join("tls.key"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(store.read("tls.key").unwrap(), b"secret");
+}

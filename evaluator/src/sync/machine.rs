@@ -1,0 +1,495 @@
+//! The protocol as a state machine: takes what happened, says what to do, does nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use assent_core::{Digest, Policy, RevisionId, Version};
+
+use super::parts::{Part, Parts};
+use crate::{
+    announced::{Announced, Error, Offer, Offers, Routes, Update},
+    failure::{Failure, Stage},
+    plan::{self, Failed, Layout, Loaded, Plan},
+};
+
+mod io;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use io::{Answer, Hello, Input, Output, Results, Swap, Timing};
+
+/// Most rejections that one answer may list; the protocol's bound.
+pub(crate) const REJECTIONS: usize = 64;
+
+/// Most revisions that the first message may list; the protocol's bound.
+const CLAIMS: usize = 20_000;
+
+/// Rounds of retries before a refusal that may pass stands until it is offered again: with
+/// the doubling delays between them they span about ten minutes.
+const RETRIES: u32 = 10;
+
+/// What this evaluator was told, what it holds, and where the stream is.
+pub(crate) struct Machine {
+    announced: Arc<Announced>,
+    loaded: Loaded,
+    /// Revisions of the announced set that are not loaded, or that failed at run time.
+    failed: Failed,
+    /// The version that was loaded whole last.
+    whole: Option<Version>,
+    /// Content that brought this process down before.
+    poisoned: BTreeMap<Digest, Failure>,
+    lease_transitions: u64,
+    /// A set was refused as a whole: the next stream asks for everything.
+    distrust: bool,
+    stream: Option<Stream>,
+    round: Option<Round>,
+    attempt: u32,
+}
+
+/// State that ends with the stream.
+#[derive(Default)]
+struct Stream {
+    /// The newest nonce, once it was answered or is being worked on.
+    nonce: Option<String>,
+    /// Whether a response was taken: until then `routes` is complete.
+    taken: bool,
+    /// Whether the first message told what is held.
+    claimed: bool,
+    parts: Parts,
+}
+
+/// A set that is being prepared, or one of which too much was refused.
+struct Round {
+    candidate: Arc<Announced>,
+    plan: Plan,
+    /// Whether the performer is at work on it.
+    running: bool,
+    /// A retry: answered only if something changed.
+    retry: bool,
+    /// From the control plane, and not from disk.
+    confirms: bool,
+}
+
+// === impl Machine ===
+
+impl Machine {
+    pub(crate) fn new(poisoned: BTreeMap<Digest, Failure>) -> Self {
+        Self {
+            announced: Arc::default(),
+            loaded: Loaded::new(),
+            failed: Failed::new(),
+            whole: None,
+            poisoned,
+            lease_transitions: 0,
+            distrust: false,
+            stream: None,
+            round: None,
+            attempt: 0,
+        }
+    }
+
+    /// Whether a response may be taken in now: not while one is being prepared. A retry
+    /// gives way to news.
+    pub(crate) fn reads(&self) -> bool {
+        self.round
+            .as_ref()
+            .is_none_or(|round| !round.running || round.retry)
+    }
+
+    /// Whether the announced set is loaded and nothing of it is refused.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole == Some(self.announced.version()) && self.failed.is_empty()
+    }
+
+    /// Whether a response of the open stream was taken.
+    pub(crate) fn has_taken(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.taken)
+    }
+
+    /// Whether a set was refused as a whole and nothing was taken since.
+    pub(crate) fn distrusts(&self) -> bool {
+        self.distrust
+    }
+
+    pub(crate) fn step(&mut self, input: Input, out: &mut Vec<Output>) {
+        match input {
+            Input::Restored { set, whole } => self.restored(set, whole, out),
+            Input::Connected => self.connected(out),
+            Input::Received(part) => self.received(part, out),
+            Input::Unreadable { nonce, why } => self.refuse(nonce, why, out),
+            Input::Prepared { results, timing } => self.prepared(results, timing, out),
+            Input::RetryDue => self.retry(out),
+            Input::RuntimeFailed { revision, why } => self.runtime_failed(revision, why, out),
+            Input::RuntimeRecovered { revision } => self.runtime_recovered(&revision, out),
+            Input::Disconnected => self.disconnected(),
+        }
+    }
+
+    fn restored(&mut self, set: Announced, whole: bool, out: &mut Vec<Output>) {
+        let offered = set.offers().keys().cloned().collect();
+        if whole {
+            // Holds only if everything of it loads: `take` forgets it otherwise.
+            self.whole = Some(set.version());
+        }
+        self.begin(Arc::new(set), &offered, false, out);
+    }
+
+    fn connected(&mut self, out: &mut Vec<Output>) {
+        let claims = if self.distrust {
+            Loaded::new()
+        } else {
+            self.claims()
+        };
+        let claimed = claims.len() <= CLAIMS;
+        let hello = Hello {
+            version: (self.is_whole() && !self.distrust).then(|| self.announced.version()),
+            revisions: if claimed {
+                digests(&claims)
+            } else {
+                BTreeMap::new()
+            },
+        };
+        // Deltas of this stream are against what the first message says is held.
+        let offers: Offers = claims
+            .values()
+            .map(|p| (p.revision.clone(), Offer::known(p)))
+            .collect();
+        if claimed && offers != *self.announced.offers() {
+            self.announced = Arc::new(Announced::new(offers, self.announced.routes().clone()));
+        }
+        self.stream = Some(Stream {
+            claimed,
+            ..Stream::default()
+        });
+        out.push(Output::Open(hello));
+    }
+
+    /// What is loaded and was never refused.
+    fn claims(&self) -> Loaded {
+        let held = self
+            .loaded
+            .iter()
+            .filter(|(id, _)| !self.failed.contains_key(*id));
+        held.map(|(id, policy)| (id.clone(), policy.clone()))
+            .collect()
+    }
+
+    fn received(&mut self, part: Part, out: &mut Vec<Output>) {
+        let Some(stream) = &mut self.stream else {
+            return;
+        };
+        let nonce = part.nonce.clone();
+        if let Some(transitions) = part.lease_transitions {
+            if transitions < self.lease_transitions {
+                let seen = self.lease_transitions;
+                let why = format!(
+                    "failed to accept the set: it comes from leadership term {transitions}, \
+                     and this evaluator has seen term {seen}"
+                );
+                self.answer_refusal(nonce, why, out);
+                return out.push(Output::Reconnect);
+            }
+            self.lease_transitions = transitions;
+        }
+        match stream.parts.push(part) {
+            Ok(None) => {}
+            Ok(Some(update)) => self.consider(nonce, &update, out),
+            Err(error) => self.refuse(nonce, error.to_string(), out),
+        }
+    }
+
+    /// A whole response is there: verify all of it before anything is loaded.
+    fn consider(&mut self, nonce: String, update: &Update, out: &mut Vec<Output>) {
+        self.drop_retry();
+        let Some(stream) = &mut self.stream else {
+            return;
+        };
+        stream.nonce = Some(nonce.clone());
+        let (first, claimed) = (!stream.taken, stream.claimed);
+        match self.verify(update, first, claimed) {
+            Ok(candidate) => self.begin(Arc::new(candidate), &update.offered(), true, out),
+            Err(error) => self.refuse(nonce, error.to_string(), out),
+        }
+    }
+
+    /// A client that held too much to say so may get everything, or the difference to the
+    /// version that it named: the version tells which.
+    fn verify(&self, update: &Update, first: bool, claimed: bool) -> Result<Announced, Error> {
+        let result = self.announced.updated(update, first);
+        match result {
+            Err(Error::Version { .. }) if first && !claimed => {
+                Announced::default().updated(update, true).or(result)
+            }
+            result => result,
+        }
+    }
+
+    fn begin(
+        &mut self,
+        candidate: Arc<Announced>,
+        offered: &BTreeSet<RevisionId>,
+        confirms: bool,
+        out: &mut Vec<Output>,
+    ) {
+        self.attempt = 0;
+        let plan = plan::plan(
+            &candidate,
+            offered,
+            &self.loaded,
+            &self.failed,
+            &self.poisoned,
+        );
+        let prepare = plan.prepare.clone();
+        self.round = Some(Round {
+            candidate,
+            plan,
+            running: true,
+            retry: false,
+            confirms,
+        });
+        if prepare.is_empty() {
+            self.prepared(Results::new(), Timing::default(), out);
+        } else {
+            out.push(Output::Prepare(prepare));
+        }
+    }
+
+    fn prepared(&mut self, results: Results, timing: Timing, out: &mut Vec<Output>) {
+        let Some(mut round) = self.round.take().filter(|round| round.running) else {
+            return;
+        };
+        let before = round.plan.failed.len();
+        let mut progress = false;
+        for policy in std::mem::take(&mut round.plan.prepare) {
+            match results.get(&policy.revision) {
+                Some(Ok(())) => {
+                    progress = true;
+                    round.plan.failed.remove(&policy.revision);
+                    self.loaded.insert(policy.revision.clone(), policy);
+                }
+                Some(Err(failure)) => {
+                    round
+                        .plan
+                        .failed
+                        .insert(policy.revision.clone(), failure.clone());
+                }
+                None => {
+                    let failure = Failure::passing(Stage::Swap, "it was not prepared");
+                    round.plan.failed.insert(policy.revision.clone(), failure);
+                }
+            }
+        }
+        let (retry, changed) = (round.retry, progress || round.plan.failed.len() != before);
+        round.running = false;
+        round.retry = false;
+        if !retry || changed {
+            self.settle(&round, timing, out);
+        }
+        self.plan_retry(round, out);
+    }
+
+    /// Everything that can be loaded is: take the set, or refuse it where too much is missing.
+    fn settle(&mut self, round: &Round, timing: Timing, out: &mut Vec<Output>) {
+        let too_many = round.plan.failed.len() > REJECTIONS;
+        if !(round.confirms && too_many) {
+            self.take(round, out);
+        }
+        let Some(nonce) = self.nonce().filter(|_| round.confirms) else {
+            return;
+        };
+        let version = if too_many {
+            self.whole
+        } else {
+            self.whole_or(round)
+        };
+        out.push(Output::Answer(Answer {
+            nonce,
+            version,
+            timing,
+            ..Answer::about(&round.plan.failed)
+        }));
+    }
+
+    fn take(&mut self, round: &Round, out: &mut Vec<Output>) {
+        self.announced = round.candidate.clone();
+        self.failed = round.plan.failed.clone();
+        let version = self.announced.version();
+        if self.failed.is_empty() && (round.confirms || self.whole == Some(version)) {
+            self.whole = Some(version);
+        } else if !round.confirms {
+            self.whole = None;
+        }
+        if round.confirms {
+            self.distrust = false;
+            if let Some(stream) = &mut self.stream {
+                stream.taken = true;
+            }
+        }
+        let layout = plan::layout(&self.announced, &self.loaded, &self.failed);
+        self.loaded
+            .retain(|revision, _| layout.stay.contains(revision));
+        out.push(Output::Swap(Box::new(Swap {
+            loaded: self.loaded.clone(),
+            routes: self.routes_to_keep(&layout),
+            whole: self.is_whole(),
+            confirmed: round.confirms,
+            layout,
+        })));
+    }
+
+    /// Announced routes, and the paths of last good revisions.
+    fn routes_to_keep(&self, layout: &Layout) -> Routes {
+        let mut routes = self.announced.routes().clone();
+        for revision in layout
+            .stay
+            .iter()
+            .filter(|r| !self.announced.offers().contains_key(*r))
+        {
+            let route = assent_core::Route::of(revision, assent_core::RouteState::Retired);
+            routes
+                .entry(route.path.clone())
+                .or_insert_with(|| Arc::new(route));
+        }
+        routes
+    }
+
+    fn whole_or(&self, round: &Round) -> Option<Version> {
+        if round.plan.failed.is_empty() {
+            Some(round.candidate.version())
+        } else {
+            self.whole
+                .filter(|whole| *whole != round.candidate.version())
+        }
+    }
+
+    /// Nothing of that response is taken.
+    fn refuse(&mut self, nonce: String, why: String, out: &mut Vec<Output>) {
+        self.distrust = true;
+        if let Some(stream) = &mut self.stream {
+            stream.nonce = Some(nonce.clone());
+        }
+        self.answer_refusal(nonce, why, out);
+        out.push(Output::ResyncLater);
+    }
+
+    fn answer_refusal(&self, nonce: String, why: String, out: &mut Vec<Output>) {
+        out.push(Output::Answer(Answer {
+            nonce,
+            version: self.whole,
+            error: Some(crate::failure::cut(why)),
+            ..Answer::default()
+        }));
+    }
+
+    fn plan_retry(&mut self, round: Round, out: &mut Vec<Output>) {
+        let passing = round.plan.failed.values().any(|failure| failure.retryable);
+        if !passing || self.attempt >= RETRIES || !round.confirms || self.stream.is_none() {
+            return;
+        }
+        out.push(Output::RetryLater {
+            attempt: self.attempt,
+        });
+        self.attempt += 1;
+        self.round = Some(round);
+    }
+
+    fn retry(&mut self, out: &mut Vec<Output>) {
+        let Some(round) = self.round.as_mut().filter(|round| !round.running) else {
+            return;
+        };
+        let again = round
+            .plan
+            .failed
+            .iter()
+            .filter(|(_, failure)| failure.retryable);
+        let policies = again.filter_map(|(revision, _)| {
+            let offer = round.candidate.offers().get(revision)?;
+            offer.body.as_ref().ok().cloned()
+        });
+        round.plan.prepare = policies.collect();
+        round.running = true;
+        round.retry = true;
+        out.push(Output::Prepare(round.plan.prepare.clone()));
+    }
+
+    fn runtime_failed(&mut self, revision: RevisionId, why: String, out: &mut Vec<Output>) {
+        let counts = self.announced.offers().contains_key(&revision)
+            && self.loaded.contains_key(&revision)
+            && !self.failed.contains_key(&revision)
+            // One more would turn the answer into "nothing of it is applied", which is not true.
+            && self.failed.len() < REJECTIONS;
+        if counts {
+            let failure = Failure::lasting(Stage::Runtime, why);
+            self.amend(|failed| failed.insert(revision, failure));
+            self.answer_again(out);
+        }
+    }
+
+    fn runtime_recovered(&mut self, revision: &RevisionId, out: &mut Vec<Output>) {
+        let failed = self.failed.get(revision);
+        if failed.is_some_and(|failure| failure.stage == Stage::Runtime) {
+            self.amend(|failed| failed.remove(revision));
+            self.answer_again(out);
+        }
+    }
+
+    /// Changes what is refused, in the round that is waiting for its retry too.
+    fn amend<T>(&mut self, change: impl FnOnce(&mut Failed) -> T) {
+        change(&mut self.failed);
+        let failed = &self.failed;
+        if let Some(round) = self.round.as_mut()
+            && round.candidate.version() == self.announced.version()
+        {
+            round.plan.failed = failed.clone();
+        }
+    }
+
+    /// The newest nonce may be answered again, and the last answer wins. Only where it was
+    /// answered before, and the set that it was about was taken.
+    fn answer_again(&mut self, out: &mut Vec<Output>) {
+        let busy = self.round.as_ref().is_some_and(|round| {
+            let other = round.candidate.version() != self.announced.version();
+            other || (round.running && !round.retry)
+        });
+        let Some(nonce) = self
+            .nonce()
+            .filter(|_| self.has_taken() && !busy && !self.distrust)
+        else {
+            return;
+        };
+        let version = self.announced.version();
+        self.whole = match self.failed.is_empty() {
+            true => Some(version),
+            false => self.whole.filter(|whole| *whole != version),
+        };
+        out.push(Output::Answer(Answer {
+            nonce,
+            version: self.whole,
+            ..Answer::about(&self.failed)
+        }));
+    }
+
+    fn nonce(&self) -> Option<String> {
+        self.stream.as_ref().and_then(|stream| stream.nonce.clone())
+    }
+
+    /// What was being retried is part of the next response's plan, or is offered again.
+    fn drop_retry(&mut self) {
+        if self.reads() {
+            self.round = None;
+        }
+    }
+
+    /// A response that was being prepared goes with its stream: the next one offers it again.
+    fn disconnected(&mut self) {
+        self.stream = None;
+        self.round = None;
+    }
+}
+
+fn digests(loaded: &Loaded) -> BTreeMap<RevisionId, Digest> {
+    let entry = |(id, policy): (&RevisionId, &Arc<Policy>)| (id.clone(), policy.content_digest);
+    loaded.iter().map(entry).collect()
+}

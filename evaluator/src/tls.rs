@@ -1,0 +1,139 @@
+//! Certificates of the review port: exchanged while connections are served.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use arc_swap::ArcSwapOption;
+use rustls::{
+    ServerConfig,
+    crypto::{CryptoProvider, aws_lc_rs},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+
+pub(crate) mod csr;
+pub(crate) mod files;
+#[cfg(test)]
+mod tests;
+
+/// The certificate in use. Cheap to clone; clones see the same one.
+#[derive(Clone, Default)]
+pub(crate) struct Certificates(Arc<ArcSwapOption<Held>>);
+
+/// A chain with its key and the time in which it is valid.
+pub(crate) struct Held {
+    key: Arc<CertifiedKey>,
+    not_before: SystemTime,
+    not_after: SystemTime,
+}
+
+/// Why a certificate can't be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("failed to read the certificate: {0}")]
+    Certificate(String),
+    #[error("failed to read the private key: {0}")]
+    Key(String),
+    #[error("failed to use the certificate: {0}")]
+    Unusable(String),
+    #[error("failed to set up TLS: {0}")]
+    Setup(#[from] rustls::Error),
+}
+
+// === impl Certificates ===
+
+impl Certificates {
+    pub(crate) fn install(&self, held: Held) {
+        self.0.store(Some(Arc::new(held)));
+    }
+
+    /// Whether there is one, and its time has come and not passed.
+    pub(crate) fn is_valid(&self) -> bool {
+        let now = SystemTime::now();
+        self.0
+            .load()
+            .as_ref()
+            .is_some_and(|held| held.is_valid(now))
+    }
+
+    /// TLS 1.2 and 1.3, HTTP/2 and 1.1.
+    pub(crate) fn server_config(&self) -> Result<Arc<ServerConfig>, Error> {
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(self.clone()));
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.load().as_ref().map(|held| held.key.clone())
+    }
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificates")
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    /// Reads PEM; the key must belong to the first certificate.
+    pub(crate) fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, Error> {
+        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain)
+            .collect::<Result<_, _>>()
+            .map_err(|error| Error::Certificate(error.to_string()))?;
+        let leaf = chain
+            .first()
+            .ok_or_else(|| Error::Certificate("there is none in the file".into()))?;
+        let (not_before, not_after) = validity(leaf)?;
+        let key =
+            PrivateKeyDer::from_pem_slice(key).map_err(|error| Error::Key(error.to_string()))?;
+        let key = provider().key_provider.load_private_key(key)?;
+        let key = CertifiedKey::new(chain, key);
+        key.keys_match()
+            .map_err(|error| Error::Unusable(error.to_string()))?;
+        Ok(Self {
+            key: Arc::new(key),
+            not_before,
+            not_after,
+        })
+    }
+
+    pub(crate) fn is_valid(&self, now: SystemTime) -> bool {
+        self.not_before <= now && now < self.not_after
+    }
+
+    /// Half of its life: late enough to be cheap, early enough to fail many times.
+    pub(crate) fn renew_at(&self) -> SystemTime {
+        let life = self
+            .not_after
+            .duration_since(self.not_before)
+            .unwrap_or_default();
+        self.not_before + life / 2
+    }
+}
+
+fn validity(leaf: &CertificateDer<'_>) -> Result<(SystemTime, SystemTime), Error> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(leaf)
+        .map_err(|error| Error::Certificate(error.to_string()))?;
+    let validity = parsed.validity();
+    let time = |seconds: i64| UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    Ok((
+        time(validity.not_before.timestamp()),
+        time(validity.not_after.timestamp()),
+    ))
+}
+
+/// Named, not taken from the process: an embedded evaluator sets nothing global.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}

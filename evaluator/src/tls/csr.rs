@@ -1,0 +1,143 @@
+//! Certificates from the control plane: the key is made here and never leaves.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use assent_proto::v1::{
+    SignCertificateRequest, certificate_service_client::CertificateServiceClient,
+};
+use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
+use tonic::Code;
+
+use super::{Certificates, Held};
+use crate::{client::Connector, store::Store, sync::backoff::Backoff, sync::backoff::Ended};
+
+/// Keeps a certificate that the control plane signed.
+pub(crate) struct Renewer {
+    pub(crate) connector: Connector,
+    pub(crate) id: String,
+    pub(crate) policy_server: String,
+    pub(crate) store: Option<Arc<Store>>,
+    pub(crate) certificates: Certificates,
+}
+
+/// How asking ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Signed,
+    /// This control plane signs no certificates.
+    Unsupported,
+}
+
+/// Why no certificate was had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Connect(#[from] crate::client::Error),
+    #[error("failed to make a key or a request: {0}")]
+    Make(#[from] rcgen::Error),
+    #[error("failed to have the certificate signed: {}", .0.message())]
+    Sign(Box<tonic::Status>),
+    #[error("failed to use the signed certificate: {0}")]
+    Use(#[from] super::Error),
+}
+
+const CHAIN: &str = "tls.crt";
+const KEY: &str = "tls.key";
+
+/// Signing is a matter of milliseconds, and of a leader that is there.
+const SIGN: Duration = Duration::from_secs(10);
+
+// === impl Renewer ===
+
+impl Renewer {
+    /// Takes the certificate that the last process kept, if it is still good.
+    pub(crate) fn restore(&self) -> Option<SystemTime> {
+        let store = self.store.as_ref()?;
+        let held = Held::from_pem(&store.read(CHAIN)?, &store.read(KEY)?).ok()?;
+        let renew_at = held.renew_at();
+        held.is_valid(SystemTime::now())
+            .then(|| self.certificates.install(held))?;
+        Some(renew_at)
+    }
+
+    /// Renews for ever, or until the control plane says that it signs none.
+    pub(crate) async fn run(self) {
+        let mut due = self.restore();
+        let mut backoff = Backoff::default();
+        loop {
+            let wait = due.and_then(|due| due.duration_since(SystemTime::now()).ok());
+            tokio::time::sleep(wait.unwrap_or_default()).await;
+            match self.ask().await {
+                Ok((Asked::Unsupported, _)) => return,
+                Ok((Asked::Signed, renew_at)) => {
+                    backoff = Backoff::default();
+                    due = renew_at;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "failed to get a serving certificate; trying again");
+                    let wait = backoff.after(Ended::Failed, rand::random());
+                    // A floor, because a refusal may come at once.
+                    due = Some(SystemTime::now() + wait.max(Duration::from_millis(250)));
+                }
+            }
+        }
+    }
+
+    /// One key, one request, one certificate.
+    pub(crate) async fn ask(&self) -> Result<(Asked, Option<SystemTime>), Error> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let request = CertificateParams::new(Vec::new())?.serialize_request(&key)?;
+        let request = SignCertificateRequest {
+            id: self.id.clone(),
+            policy_server: self.policy_server.clone(),
+            csr_der: request.der().to_vec(),
+        };
+        let chain = match self.sign(request).await {
+            Ok(chain) => chain,
+            Err(Error::Sign(status)) if status.code() == Code::Unimplemented => {
+                return Ok((Asked::Unsupported, None));
+            }
+            Err(error) => return Err(error),
+        };
+        let key = key.serialize_pem();
+        let held = Held::from_pem(chain.as_bytes(), key.as_bytes())?;
+        let renew_at = held.renew_at();
+        self.certificates.install(held);
+        self.keep(&chain, &key);
+        tracing::info!("serving certificate signed");
+        Ok((Asked::Signed, Some(renew_at)))
+    }
+
+    async fn sign(&self, request: SignCertificateRequest) -> Result<String, Error> {
+        let mut leader = None;
+        loop {
+            let connection = self.connector.connect(leader.as_deref()).await?;
+            let mut client = CertificateServiceClient::new(connection);
+            let call = tokio::time::timeout(SIGN, client.sign_certificate(request.clone())).await;
+            let silent = |_| tonic::Status::deadline_exceeded("no answer");
+            match call.map_err(silent).and_then(|answer| answer) {
+                Ok(answer) => return Ok(answer.into_inner().certificate_chain_pem),
+                Err(status) => match crate::sync::leader_of(&status) {
+                    Some(next) if leader.is_none() => leader = Some(next),
+                    _ => return Err(Error::Sign(Box::new(status))),
+                },
+            }
+        }
+    }
+
+    fn keep(&self, chain: &str, key: &str) {
+        let Some(store) = &self.store else {
+            return;
+        };
+        // The key first: a chain without its key is not taken at start.
+        let kept = store
+            .write(KEY, key.as_bytes())
+            .and_then(|()| store.write(CHAIN, chain.as_bytes()));
+        if let Err(error) = kept {
+            tracing::warn!(%error, "failed to keep the certificate; a restart asks for a new one");
+        }
+    }
+}

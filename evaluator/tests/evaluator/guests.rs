@@ -1,0 +1,73 @@
+//! Tiny waPC policies, one behaviour each.
+
+/// Accepts everything.
+pub(crate) fn accept() -> Vec<u8> {
+    guest(r#"{"accepted":true}"#, "")
+}
+
+/// Denies everything, in these words.
+pub(crate) fn deny(message: &str) -> Vec<u8> {
+    guest(
+        &format!(r#"{{"accepted":false,"message":"{message}"}}"#),
+        "",
+    )
+}
+
+/// Labels every object.
+pub(crate) fn mutate() -> Vec<u8> {
+    guest(
+        r#"{"accepted":true,"mutated_object":{"kind":"Pod","labelled":true}}"#,
+        "",
+    )
+}
+
+/// Crashes on small requests: the self-test's is larger.
+pub(crate) fn crash_later() -> Vec<u8> {
+    guest(r#"{"accepted":true}"#, &on_small("unreachable"))
+}
+
+/// Does not end on small requests.
+pub(crate) fn loop_later() -> Vec<u8> {
+    guest(r#"{"accepted":true}"#, &on_small("(loop $l (br $l))"))
+}
+
+/// Crashes on everything.
+pub(crate) fn crash() -> Vec<u8> {
+    guest("{}", "unreachable")
+}
+
+/// Refuses its settings.
+pub(crate) fn bad_settings() -> Vec<u8> {
+    wat(r#"{"valid":false,"message":"no such setting"}"#, "{}", "")
+}
+
+fn on_small(code: &str) -> String {
+    format!("(if (i32.lt_u (local.get $len) (i32.const 600)) (then {code}))")
+}
+
+fn guest(answer: &str, before: &str) -> Vec<u8> {
+    wat(r#"{"valid":true}"#, answer, before)
+}
+
+fn wat(settings: &str, answer: &str, before: &str) -> Vec<u8> {
+    let text = |json: &str| json.replace('\\', "\\\\").replace('"', "\\\"");
+    let source = format!(
+        r#"(module
+  (import "wapc" "__guest_request" (func $request (param i32 i32)))
+  (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+  (memory (export "memory") 2)
+  (data (i32.const 0) "{settings_text}")
+  (data (i32.const 1024) "{answer_text}")
+  (func (export "__guest_call") (param $op i32) (param $len i32) (result i32)
+    (if (i32.eq (local.get $op) (i32.const 17))
+      (then (call $respond (i32.const 0) (i32.const {settings_len})) (return (i32.const 1))))
+    {before}
+    (call $respond (i32.const 1024) (i32.const {answer_len}))
+    (i32.const 1)))"#,
+        settings_text = text(settings),
+        answer_text = text(answer),
+        settings_len = settings.len(),
+        answer_len = answer.len(),
+    );
+    wat::parse_str(source).unwrap()
+}

@@ -1,0 +1,297 @@
+//! The review port over plain HTTP.
+
+use std::time::Duration;
+
+use assent_core::{Mode, RouteState::*};
+use assent_evaluator::Handle;
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use serde_json::{Value, json};
+
+use crate::{
+    guests,
+    http::{Client, get, pod, post, post_bytes, revision},
+    peer::{Peer, Stream},
+    set::{Revision, delta, full, snapshot},
+    start_with,
+};
+
+/// An evaluator that serves `revisions`, all active.
+async fn serving(revisions: &[&Revision]) -> (Handle, Client, Peer, Stream) {
+    let mut peer = Peer::start().await;
+    for revision in revisions {
+        peer.serve(revision);
+    }
+    let evaluator = start_with(&peer, |_| {}).await;
+    let mut stream = peer.stream().await;
+    let all: Vec<_> = revisions
+        .iter()
+        .map(|revision| (*revision, Active))
+        .collect();
+    stream.applied(full(&snapshot(&all), "n1")).await;
+    let client = Client::plain(evaluator.listen_addr()).await;
+    (evaluator, client, peer, stream)
+}
+
+fn error(answer: &Value) -> &str {
+    answer["error"].as_str().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_verdict_is_an_admission_review() {
+    let one = Revision::new("a", 1, &guests::deny("not today"));
+    let (_evaluator, mut client, _peer, _stream) = serving(&[&one]).await;
+    let (status, answer) = client.review(&format!("/validate/{}", one.path())).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
+    assert_eq!(answer["kind"], "AdmissionReview");
+    let response = &answer["response"];
+    assert_eq!(
+        (&response["uid"], &response["allowed"]),
+        (&json!("u-1"), &json!(false))
+    );
+    assert_eq!(response["status"]["message"], "not today");
+    assert_eq!(response["auditAnnotations"]["revision"], one.path());
+    assert_eq!(revision(&answer), one.path());
+}
+
+#[tokio::test]
+async fn a_message_replaces_the_policys_which_becomes_a_cause() {
+    let mut one = Revision::new("a", 1, &guests::deny("technical words"));
+    one.message = "ask the platform team";
+    let (_evaluator, mut client, _peer, _stream) = serving(&[&one]).await;
+    let (_, answer) = client.review(&format!("/validate/{}", one.path())).await;
+    let status = &answer["response"]["status"];
+    assert_eq!(status["message"], "ask the platform team");
+    assert_eq!(status["details"]["causes"][0]["message"], "technical words");
+}
+
+#[tokio::test]
+async fn a_mutation_is_a_patch() {
+    let mut one = Revision::new("a", 1, &guests::mutate());
+    one.mutating = true;
+    let two = Revision::new("b", 1, &guests::mutate());
+    let (_evaluator, mut client, _peer, _stream) = serving(&[&one, &two]).await;
+    let (_, answer) = client.review(&format!("/validate/{}", one.path())).await;
+    let response = &answer["response"];
+    assert_eq!(
+        (&response["allowed"], &response["patchType"]),
+        (&json!(true), &json!("JSONPatch"))
+    );
+    let patch = BASE64_STANDARD
+        .decode(response["patch"].as_str().unwrap())
+        .unwrap();
+    let patch: Value = serde_json::from_slice(&patch).unwrap();
+    assert_eq!(
+        patch,
+        json!([{"op": "add", "path": "/labelled", "value": true}])
+    );
+    // Who may not mutate denies instead.
+    let (_, answer) = client.review(&format!("/validate/{}", two.path())).await;
+    assert_eq!(answer["response"]["allowed"], false);
+    assert_eq!(answer["response"]["patch"], Value::Null);
+}
+
+#[tokio::test]
+async fn monitor_mode_lets_pass_and_audit_tells_the_truth() {
+    let mut deny = Revision::new("a", 1, &guests::deny("no"));
+    deny.mode = Mode::Monitor;
+    let mut mutate = Revision::new("b", 1, &guests::mutate());
+    (mutate.mode, mutate.mutating) = (Mode::Monitor, true);
+    let mut crash = Revision::new("c", 1, &guests::crash_later());
+    crash.mode = Mode::Monitor;
+    let (evaluator, mut client, _peer, _stream) = serving(&[&deny, &mutate, &crash]).await;
+    for one in [&deny, &mutate, &crash] {
+        let (_, answer) = client.review(&format!("/validate/{}", one.path())).await;
+        assert_eq!(answer["response"]["allowed"], true);
+        assert_eq!(answer["response"]["patch"], Value::Null);
+        assert_eq!(revision(&answer), one.path());
+    }
+    let (_, answer) = client.review(&format!("/audit/{}", deny.path())).await;
+    assert_eq!(answer["response"]["allowed"], false);
+    let (_, answer) = client.review(&format!("/audit/{}", mutate.path())).await;
+    assert!(answer["response"]["patch"].is_string());
+    let (_, answer) = client.review(&format!("/audit/{}", crash.path())).await;
+    assert_eq!(answer["response"]["status"]["code"], 500);
+    let mut admin = Client::plain(evaluator.admin_addr().unwrap()).await;
+    let (_, text) = admin.send(get("/metrics")).await;
+    let counted =
+        r#"assent_evaluations_total{policy="cluster/a",mode="monitor",verdict="denied"} 2"#;
+    assert!(
+        text.as_str().unwrap().lines().any(|line| line == counted),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_policy_that_does_not_end_costs_its_own_request_alone() {
+    let mut slow = Revision::new("slow", 1, &guests::loop_later());
+    slow.timeout_ms = 100;
+    let fast = Revision::new("fast", 1, &guests::accept());
+    let (evaluator, mut client, _peer, _stream) = serving(&[&slow, &fast]).await;
+    let path = format!("/validate/{}", slow.path());
+    let hogs: Vec<_> = (0..64)
+        .map(|_| {
+            let (addr, path) = (evaluator.listen_addr(), path.clone());
+            tokio::spawn(async move { Client::plain(addr).await.review(&path).await })
+        })
+        .collect();
+    for _ in 0..20 {
+        let (status, answer) = client.review(&format!("/validate/{}", fast.path())).await;
+        assert_eq!(
+            (status.as_u16(), &answer["response"]["allowed"]),
+            (200, &json!(true))
+        );
+    }
+    for hog in hogs {
+        let (status, answer) = hog.await.unwrap();
+        assert_eq!(status.as_u16(), 200);
+        assert_eq!(answer["response"]["status"]["code"], 500);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_review_gets_a_clear_answer() {
+    let one = Revision::new("a", 1, &guests::accept());
+    let (evaluator, _, _peer, _stream) = serving(&[&one]).await;
+    let path = format!("/validate/{}", one.path());
+    let with = |change: fn(&mut Value)| {
+        let mut review = pod("CREATE");
+        change(&mut review);
+        post(&path, &review)
+    };
+    let no_type = Request::post(&path)
+        .header("host", "l")
+        .body(Full::default())
+        .unwrap();
+    let text = Request::post(&path)
+        .header("host", "l")
+        .header("content-type", "text/plain");
+    let deep = format!(r#"{{"request":{}{}}}"#, "[".repeat(200), "]".repeat(200));
+    let cases = [
+        (get(&path), 405, "POST"),
+        (post("/elsewhere", &pod("CREATE")), 404, "no such endpoint"),
+        (post("/validate/", &pod("CREATE")), 404, "no such endpoint"),
+        (no_type, 415, "application/json"),
+        (text.body(Full::default()).unwrap(), 415, "text/plain"),
+        (post_bytes(&path, "{".into()), 400, "failed to parse"),
+        (post_bytes(&path, "".into()), 400, "failed to parse"),
+        (
+            post_bytes(&path, "\u{0}\u{1}".into()),
+            400,
+            "failed to parse",
+        ),
+        (post_bytes(&path, deep.into()), 400, "nests deeper"),
+        (
+            post_bytes(&path, vec![b' '; (7 << 20) + 1].into()),
+            413,
+            "larger than",
+        ),
+        (
+            with(|r| r["apiVersion"] = json!("admission.k8s.io/v1beta1")),
+            400,
+            "v1beta1",
+        ),
+        (with(|r| r["kind"] = json!("Pod")), 400, "AdmissionReview"),
+        (with(|r| r["request"] = Value::Null), 400, "no request"),
+        (with(|r| r["request"]["uid"] = json!("")), 400, "no uid"),
+        (with(|r| r["request"] = json!([1])), 400, "failed to parse"),
+    ];
+    for (request, status, words) in cases {
+        let mut client = Client::plain(evaluator.listen_addr()).await;
+        let (found, answer) = client.send(request).await;
+        assert_eq!(found.as_u16(), status, "{words}: {answer}");
+        assert!(error(&answer).contains(words), "{words}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn paths_that_are_not_loaded_or_not_known() {
+    let five = Revision::new("a", 5, &guests::deny("five"));
+    let (_evaluator, mut client, peer, mut stream) = serving(&[&five]).await;
+    // Older: answered by the active revision.
+    let (status, answer) = client.review("/validate/cluster/a/3-5f2a9c1e").await;
+    assert_eq!(
+        (status.as_u16(), revision(&answer)),
+        (200, five.path().as_str())
+    );
+    // Newer: not loaded yet.
+    let (status, answer) = client.review("/validate/cluster/a/6-5f2a9c1e").await;
+    assert_eq!(status.as_u16(), 503, "{answer}");
+    // Another object of that name, another policy, no name at all: not known.
+    for path in [
+        "cluster/a/3-00000000",
+        "cluster/b/1-5f2a9c1e",
+        "a",
+        "cluster/a/x",
+        "../a",
+    ] {
+        let (status, answer) = client.review(&format!("/validate/{path}")).await;
+        assert_eq!(status.as_u16(), 404, "{path}: {answer}");
+        assert!(error(&answer).contains("no policy answers"), "{answer}");
+    }
+    // Never across a change of `mutating`.
+    let mut six = Revision::new("a", 6, &guests::mutate());
+    six.mutating = true;
+    peer.serve(&six);
+    let (before, after) = (snapshot(&[(&five, Active)]), snapshot(&[(&six, Active)]));
+    stream.applied(delta(&before, &after, "n2")).await;
+    let (status, answer) = client.review("/validate/cluster/a/3-5f2a9c1e").await;
+    assert_eq!(status.as_u16(), 503);
+    assert!(error(&answer).contains("mutates"), "{answer}");
+}
+
+#[tokio::test]
+async fn raw_documents_are_judged_too() {
+    let one = Revision::new("a", 1, &guests::accept());
+    let (_evaluator, mut client, _peer, _stream) = serving(&[&one]).await;
+    let path = format!("/validate_raw/{}", one.path());
+    let (status, answer) = client
+        .send(post(&path, &json!({"request": {"uid": "r", "any": 1}})))
+        .await;
+    assert_eq!(status.as_u16(), 200);
+    assert_eq!(answer["response"]["uid"], "r");
+    assert_eq!(answer["response"]["allowed"], true);
+    assert_eq!(answer.get("kind"), None);
+    let (status, _) = client.send(post(&path, &json!({"no": "request"}))).await;
+    assert_eq!(status.as_u16(), 400);
+}
+
+#[tokio::test]
+async fn a_drain_answers_on_and_says_close() {
+    let mut peer = Peer::start().await;
+    let one = Revision::new("a", 1, &guests::accept());
+    peer.serve(&one);
+    let drain =
+        |config: &mut assent_evaluator::Config| config.timings.drain = Duration::from_secs(2);
+    let evaluator = start_with(&peer, drain).await;
+    let mut stream = peer.stream().await;
+    stream
+        .applied(full(&snapshot(&[(&one, Active)]), "n1"))
+        .await;
+    let (addr, admin) = (evaluator.listen_addr(), evaluator.admin_addr().unwrap());
+    let shutdown = tokio::spawn(evaluator.shutdown());
+    crate::eventually("not ready", async || {
+        let mut admin = Client::plain(admin).await;
+        admin.send(get("/readyz")).await.0 == StatusCode::SERVICE_UNAVAILABLE
+    })
+    .await;
+    // New connections are answered, and told to go.
+    let mut client = Client::plain(addr).await;
+    let path = format!("/validate/{}", one.path());
+    let response = client.exchange(post(&path, &pod("CREATE"))).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()["connection"], "close");
+    // The stream is kept meanwhile.
+    stream
+        .applied(delta(
+            &snapshot(&[(&one, Active)]),
+            &snapshot(&[(&one, Retired)]),
+            "n2",
+        ))
+        .await;
+    shutdown.await.unwrap();
+    stream.ended().await;
+    assert!(tokio::net::TcpStream::connect(addr).await.is_err());
+}
