@@ -161,6 +161,9 @@ fn a_refused_confirmation_is_followed_by_the_full_set() {
     script.publish(&[("a", 1)], &["send 1 no change"]);
     script.answer(1, refuse, &["count Nack(Unspecified)"]);
     script.publish(&[("b", 1)], &["send 2 full"]);
+    // Going back to what it named is no confirmation either: it does not hold that.
+    script.answer(2, refuse, &["count Nack(Unspecified)"]);
+    script.publish(&[("a", 1)], &["send 3 full"]);
 }
 
 #[test]
