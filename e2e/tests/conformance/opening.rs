@@ -1,0 +1,217 @@
+//! R1, R2, R5, R6: how a stream begins.
+
+use std::collections::BTreeSet;
+
+use assent_e2e::{
+    Delta, Ground, Options, Sotw, Up,
+    client::{first, first_sotw, node, node_of},
+    hash::Held,
+};
+use assent_proto::v1;
+use tonic::Code;
+
+#[tokio::test]
+async fn r01_a_first_message_without_node_is_invalid() {
+    let ground = Ground::new("r01a").await;
+    let refusal = Delta::refusal(ground.channel().await, Default::default()).await;
+    assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
+    let refusal = Sotw::refusal(ground.channel().await, Default::default()).await;
+    assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
+}
+
+#[tokio::test]
+async fn r01_a_malformed_node_is_invalid() {
+    let ground = Ground::new("r01b").await;
+    let long = "a".repeat(254);
+    let ids = [
+        "",
+        "Upper",
+        "under_score",
+        "-a",
+        "a-",
+        "a..b",
+        "a b",
+        "../a",
+        long.as_str(),
+    ];
+    for id in ids {
+        let refusal = Delta::refusal(ground.channel().await, first(ground.node(id))).await;
+        assert_eq!(refusal.code(), Code::InvalidArgument, "{id:?}: {refusal:?}");
+        let refusal = Sotw::refusal(ground.channel().await, first_sotw(ground.node(id))).await;
+        assert_eq!(refusal.code(), Code::InvalidArgument, "{id:?}: {refusal:?}");
+    }
+}
+
+#[tokio::test]
+async fn r01_a_node_has_at_most_8_kib() {
+    let ground = Ground::new("r01c").await;
+    let node = |bytes| v1::Node {
+        endpoint: "e".repeat(bytes),
+        ..ground.node("large")
+    };
+    let refusal = Delta::refusal(ground.channel().await, first(node(8 << 10))).await;
+    assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
+    let mut stream = Delta::connect(ground.channel().await, node(7 << 10)).await;
+    stream.next().await;
+}
+
+#[tokio::test]
+async fn r01_a_node_that_changes_is_invalid() {
+    let ground = Ground::new("r01d").await;
+    for (id, server) in [("another", "r01d"), ("same", "default")] {
+        let mut stream = ground.connect("same").await;
+        let response = stream.next().await;
+        let request = v1::DeltaPolicyDiscoveryRequest {
+            version_info: response.version_info,
+            response_nonce: response.nonce,
+            ..first(node_of(server, id))
+        };
+        stream.send(request).await;
+        assert_eq!(stream.ended().await.code(), Code::InvalidArgument);
+    }
+}
+
+#[tokio::test]
+async fn r01_the_same_node_again_is_no_change() {
+    let ground = Ground::new("r01e").await;
+    let mut stream = ground.connect("same").await;
+    let response = stream.next().await;
+    stream
+        .send(v1::DeltaPolicyDiscoveryRequest {
+            version_info: response.version_info.clone(),
+            response_nonce: response.nonce,
+            ..first(ground.node("same"))
+        })
+        .await;
+    let acked = response.version_info;
+    ground.replica("same", |r| r.version_acked == acked).await;
+}
+
+#[tokio::test]
+async fn r01_an_unknown_server_is_not_found_and_none_is_the_default() {
+    let ground = Ground::new("r01f").await;
+    let refusal = Delta::refusal(ground.channel().await, first(node_of("nobody", "a"))).await;
+    assert_eq!(refusal.code(), Code::NotFound, "{refusal:?}");
+    let refusal = Sotw::refusal(ground.channel().await, first_sotw(node_of("nobody", "a"))).await;
+    assert_eq!(refusal.code(), Code::NotFound, "{refusal:?}");
+    let refusal = ground.up.fetch("nobody").await.unwrap_err();
+    assert_eq!(refusal.code(), Code::NotFound, "{refusal:?}");
+    let unnamed = Delta::connect(ground.channel().await, node("unnamed"))
+        .await
+        .next()
+        .await;
+    let named = node_of("default", "named");
+    let named = Delta::connect(ground.channel().await, named)
+        .await
+        .next()
+        .await;
+    assert_eq!(unnamed.version_info, named.version_info);
+}
+
+#[tokio::test]
+async fn r02_a_first_request_gets_exactly_one_response() {
+    let ground = Ground::with_policy("r02a").await;
+    let mut stream = ground.connect("a").await;
+    let response = stream.next().await;
+    assert_eq!(response.policies.len(), 1);
+    assert_eq!(response.policies[0].policy, ground.key("a"));
+    assert!(!response.nonce.is_empty() && !response.no_change);
+    stream.silent().await;
+    let mut stream = Sotw::open(ground.channel().await, first_sotw(ground.node("b")))
+        .await
+        .unwrap();
+    assert_eq!(stream.next().await.policies.len(), 1);
+    stream.silent().await;
+}
+
+#[tokio::test]
+async fn r02_an_empty_set_is_an_answer() {
+    let ground = Ground::new("r02b").await;
+    let mut stream = ground.connect("a").await;
+    let response = stream.next().await;
+    assert!(response.policies.is_empty() && response.routes.is_empty());
+    assert_eq!(response.version_info, Held::default().version());
+    stream.ack(&response).await;
+    stream.silent().await;
+    let mut stream = Sotw::open(ground.channel().await, first_sotw(ground.node("b")))
+        .await
+        .unwrap();
+    assert_eq!(stream.next().await.version_info, Held::default().version());
+}
+
+#[tokio::test]
+async fn r02_before_the_directory_was_read_streams_are_held() {
+    let options = Options {
+        make_directory: false,
+        ..Options::default()
+    };
+    let up = Up::start(options.clone()).await;
+    let mut stream = Delta::connect(up.channel().await, node("a")).await;
+    stream.silent().await;
+    // The directory appears at once and as a whole, as a mounted volume does.
+    let made = up.dir().join("made");
+    std::fs::create_dir(&made).unwrap();
+    for (name, content) in &options.policy("p").files {
+        std::fs::write(made.join(name), content).unwrap();
+    }
+    std::fs::rename(&made, up.policies()).unwrap();
+    // Not the empty set, which nobody has ever said to be wanted: what comes is known.
+    stream.follow_active("cluster/p", 1).await;
+}
+
+#[tokio::test]
+async fn r02_who_waits_too_long_for_the_first_set_is_told_unavailable() {
+    let options = Options {
+        make_directory: false,
+        ..Options::default()
+    };
+    let up = Up::start(options.args(&["--sync-deadline", "1"])).await;
+    let refusal = Delta::refusal(up.channel().await, first(node("a"))).await;
+    assert_eq!(refusal.code(), Code::Unavailable, "{refusal:?}");
+    let refusal = Sotw::refusal(up.channel().await, first_sotw(node("a"))).await;
+    assert_eq!(refusal.code(), Code::Unavailable, "{refusal:?}");
+    let refusal = up.fetch("default").await.unwrap_err();
+    assert_eq!(refusal.code(), Code::Unavailable, "{refusal:?}");
+}
+
+#[tokio::test]
+async fn r05_a_nonce_in_the_first_message_means_nothing() {
+    let ground = Ground::with_policy("r05").await;
+    let mut earlier = ground.connect("a").await;
+    let response = earlier.next().await;
+    for nonce in [response.nonce.as_str(), "never-issued"] {
+        let request = v1::DeltaPolicyDiscoveryRequest {
+            response_nonce: nonce.into(),
+            ..first(ground.node("b"))
+        };
+        let mut stream = Delta::open(ground.channel().await, request).await.unwrap();
+        let first = stream.next().await;
+        assert_eq!(first.policies.len(), 1);
+        assert_ne!(first.nonce, nonce);
+        let replica = ground
+            .replica("b", |r| !r.outstanding_nonce.is_empty())
+            .await;
+        assert_eq!(replica.protocol_errors, 0);
+    }
+}
+
+#[tokio::test]
+async fn r06_a_nonce_is_never_used_twice() {
+    let ground = Ground::with_policy("r06").await;
+    let mut stream = ground.connect("a").await;
+    let mut nonces = BTreeSet::new();
+    let mut versions = BTreeSet::new();
+    for generation in 2..5 {
+        for settings in 0..2 {
+            let response = stream.next().await;
+            assert!(
+                nonces.insert(response.nonce.clone()),
+                "{nonces:?} {settings}"
+            );
+            versions.insert(response.version_info.clone());
+            stream.ack(&response).await;
+        }
+        ground.apply("a", &format!("{{n: {generation}}}")).await;
+    }
+    assert!(versions.len() >= 5, "{versions:?}");
+}

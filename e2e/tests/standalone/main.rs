@@ -1,0 +1,12 @@
+//! `assent up` with real evaluators: the life of a policy, seen from outside.
+
+#![allow(clippy::unwrap_used)]
+
+mod cli;
+mod directory;
+mod life;
+mod removal;
+mod rollback;
+mod secure;
+mod state;
+mod tools;
