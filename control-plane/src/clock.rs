@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 /// Core time since this process started, and the dates that belong to it.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock {
+pub(crate) struct Clock {
     start: Instant,
     date: SystemTime,
 }
@@ -16,7 +16,7 @@ pub struct Clock {
 
 impl Clock {
     /// A clock that starts now. It starts at one second, so that nothing is at time zero.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let back = Duration::from_secs(1);
         Self {
             start: Instant::now()
@@ -27,22 +27,22 @@ impl Clock {
     }
 
     /// The time now.
-    pub fn now(&self) -> Millis {
+    pub(crate) fn now(&self) -> Millis {
         Millis::default() + self.start.elapsed()
     }
 
     /// When a core time is, for sleeping until then.
-    pub fn instant(&self, at: Millis) -> tokio::time::Instant {
+    pub(crate) fn instant(&self, at: Millis) -> tokio::time::Instant {
         (self.start + at.since(Millis::default())).into()
     }
 
     /// The date of a core time.
-    pub fn date(&self, at: Millis) -> SystemTime {
+    pub(crate) fn date(&self, at: Millis) -> SystemTime {
         self.date + at.since(Millis::default())
     }
 
     /// The date of a core time, for objects.
-    pub fn timestamp(&self, at: Millis) -> Timestamp {
+    pub(crate) fn timestamp(&self, at: Millis) -> Timestamp {
         Timestamp::try_from(self.date(at)).unwrap_or(Timestamp::UNIX_EPOCH)
     }
 }

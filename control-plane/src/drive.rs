@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Does what rollouts ask for, in a cluster or in a directory.
-pub trait Performer {
+pub(crate) trait Performer {
     /// Does one thing. What is known to be done at once comes back as events; what takes
     /// longer reports later.
     fn perform(&mut self, id: &PolicyId, output: &Output, now: SystemTime) -> Vec<Event>;
@@ -30,13 +30,13 @@ pub trait Performer {
 }
 
 /// The plane with its hands.
-pub struct Drive<P> {
+pub(crate) struct Drive<P> {
     /// Everything that is known.
-    pub plane: Plane,
+    pub(crate) plane: Plane,
     /// Where deeds are done.
-    pub performer: P,
+    pub(crate) performer: P,
     /// The time.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
     hub: Hub,
     metrics: Metrics,
     /// Counts changes, for whoever watches the state.
@@ -49,7 +49,7 @@ pub struct Drive<P> {
 
 impl<P: Performer> Drive<P> {
     /// A plane that knows nothing yet.
-    pub fn new(plane: Plane, performer: P, hub: Hub, metrics: Metrics) -> Self {
+    pub(crate) fn new(plane: Plane, performer: P, hub: Hub, metrics: Metrics) -> Self {
         Self {
             plane,
             performer,
@@ -63,19 +63,19 @@ impl<P: Performer> Drive<P> {
     }
 
     /// Told whenever something may have changed.
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
     /// Takes in one event and does what it asks for at once.
-    pub fn apply(&mut self, event: Event) {
+    pub(crate) fn apply(&mut self, event: Event) {
         let mut effects = Vec::new();
         self.plane.apply(self.clock.now(), event, &mut effects);
         self.perform(effects);
     }
 
     /// Takes in what a stream said.
-    pub fn notice(&mut self, notice: Notice) {
+    pub(crate) fn notice(&mut self, notice: Notice) {
         if let Some(event) = event_of(notice) {
             self.apply(event);
         }
@@ -83,7 +83,7 @@ impl<P: Performer> Drive<P> {
 
     /// Settles everything applied so far: deeds, durable, then published. False where the
     /// deeds could not be made durable; it is to be tried again soon.
-    pub fn settle(&mut self) -> bool {
+    pub(crate) fn settle(&mut self) -> bool {
         // Each round does what the one before made possible; a policy has few steps.
         for _ in 0..16 {
             let mut effects = Vec::new();
@@ -104,7 +104,7 @@ impl<P: Performer> Drive<P> {
     }
 
     /// The status of one policy, with the time since when each condition is what it is.
-    pub fn status(&mut self, id: &PolicyId) -> Option<(PolicyStatus, [i64; 4])> {
+    pub(crate) fn status(&mut self, id: &PolicyId) -> Option<(PolicyStatus, [i64; 4])> {
         let status = self.plane.status(id)?;
         let now = self.clock.timestamp(self.clock.now()).as_second();
         let transitions = self.transitions.entry(id.clone()).or_default();
@@ -177,7 +177,7 @@ impl<P: Performer> Drive<P> {
 
     /// Brings gauges up to date. It looks at every replica and policy, so it is done when
     /// somebody reads the metrics, not when something changes.
-    pub fn measure(&self) {
+    pub(crate) fn measure(&self) {
         for (name, server) in self.plane.servers() {
             let current = server.version();
             for state in State::ALL {

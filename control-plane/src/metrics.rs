@@ -8,50 +8,50 @@ use prometheus_client::{
 
 /// Label `policy_server`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ServerLabel {
+pub(crate) struct ServerLabel {
     /// The PolicyServer.
-    pub policy_server: String,
+    pub(crate) policy_server: String,
 }
 
 /// Labels `policy_server` and `state`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct StateLabels {
+pub(crate) struct StateLabels {
     /// The PolicyServer.
-    pub policy_server: String,
+    pub(crate) policy_server: String,
     /// What of it is counted.
-    pub state: &'static str,
+    pub(crate) state: &'static str,
 }
 
 /// Label `result`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ResultLabel {
+pub(crate) struct ResultLabel {
     /// `ok` or `error`.
-    pub result: &'static str,
+    pub(crate) result: &'static str,
 }
 
 /// Metrics of the driver.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     /// Replicas by what they do about the current version.
-    pub replicas: Family<StateLabels, Gauge>,
+    pub(crate) replicas: Family<StateLabels, Gauge>,
     /// First 48 bits of the version, so that a change makes no new series.
-    pub snapshot_version: Family<ServerLabel, Gauge>,
+    pub(crate) snapshot_version: Family<ServerLabel, Gauge>,
     /// Change published to last replica's acknowledgement.
-    pub publish_to_applied: Histogram,
+    pub(crate) publish_to_applied: Histogram,
     /// Generation seen to webhook flipped.
-    pub change_to_enforced: Histogram,
+    pub(crate) change_to_enforced: Histogram,
     /// Policies by what is true of them.
-    pub policies: Family<StateLabels, Gauge>,
+    pub(crate) policies: Family<StateLabels, Gauge>,
     /// Fetching a module.
-    pub module_pull: Histogram,
+    pub(crate) module_pull: Histogram,
     /// Vetting a module, compilation included.
-    pub module_compile: Histogram,
+    pub(crate) module_compile: Histogram,
     /// Routes pointed at another revision.
-    pub webhook_flips: Counter,
+    pub(crate) webhook_flips: Counter,
     /// Statuses and revisions stored.
-    pub status_writes: Family<ResultLabel, Counter>,
+    pub(crate) status_writes: Family<ResultLabel, Counter>,
     /// 1 where this process decides.
-    pub leader: Gauge,
+    pub(crate) leader: Gauge,
 }
 
 // === impl Metrics ===
@@ -75,7 +75,7 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Registers everything; the registry brings the prefix.
-    pub fn register(&self, registry: &mut Registry) {
+    pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register(
             "replicas",
             "Replicas by what they do about the current version",

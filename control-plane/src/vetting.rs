@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 
 /// Runs vetting jobs and reports what came out.
 #[derive(Clone)]
-pub struct Vetting {
+pub(crate) struct Vetting {
     store: Store,
     vetter: Vetter,
     metrics: Metrics,
@@ -29,71 +29,71 @@ pub struct Vetting {
 
 /// One generation of one policy to be vetted.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub(crate) struct Job {
     /// The policy.
-    pub id: PolicyId,
+    pub(crate) id: PolicyId,
     /// Its generation.
-    pub generation: i64,
+    pub(crate) generation: i64,
     /// Where the module is.
-    pub url: String,
+    pub(crate) url: String,
     /// The module that a rollback pinned, wherever its URL leads now.
-    pub pinned: Option<Digest>,
+    pub(crate) pinned: Option<Digest>,
     /// Where relative `file://` URLs start; none where files are refused.
-    pub files: Option<PathBuf>,
+    pub(crate) files: Option<PathBuf>,
     /// Declared sources of the server.
-    pub sources: Sources,
+    pub(crate) sources: Sources,
     /// Canonical JSON.
-    pub settings: Arc<[u8]>,
+    pub(crate) settings: Arc<[u8]>,
     /// Entrypoint of a Rego module.
-    pub entrypoint: String,
+    pub(crate) entrypoint: String,
     /// Whether the policy may change objects.
-    pub mutating: bool,
+    pub(crate) mutating: bool,
     /// Resolved limits.
-    pub limits: Limits,
+    pub(crate) limits: Limits,
     /// Where only some host calls are allowed: these.
-    pub allowed_capabilities: Option<Vec<String>>,
+    pub(crate) allowed_capabilities: Option<Vec<String>>,
 }
 
 /// What came out of a job.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// The policy.
-    pub id: PolicyId,
+    pub(crate) id: PolicyId,
     /// Its generation.
-    pub generation: i64,
+    pub(crate) generation: i64,
     /// The module, or why there is none.
-    pub result: Result<Vetted, Failed>,
+    pub(crate) result: Result<Vetted, Failed>,
 }
 
 /// A module that loads with the job's settings.
 #[derive(Clone, Debug)]
-pub struct Vetted {
+pub(crate) struct Vetted {
     /// Its digest.
-    pub digest: Digest,
+    pub(crate) digest: Digest,
     /// Its size in bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// How it is called.
-    pub abi: String,
+    pub(crate) abi: String,
     /// Host calls that it may make.
-    pub host_capabilities: Vec<String>,
+    pub(crate) host_capabilities: Vec<String>,
     /// Where the very same module is to be had again.
-    pub url: String,
+    pub(crate) url: String,
 }
 
 /// Why a generation can't be used.
 #[derive(Clone, Debug)]
-pub struct Failed {
+pub(crate) struct Failed {
     /// For the user.
-    pub refusal: Refusal,
+    pub(crate) refusal: Refusal,
     /// Whether the same may work later.
-    pub retryable: bool,
+    pub(crate) retryable: bool,
 }
 
 // === impl Vetting ===
 
 impl Vetting {
     /// Vets with `vetter`, stores in `store`, reports to `outcomes`.
-    pub fn new(
+    pub(crate) fn new(
         store: Store,
         vetter: Vetter,
         metrics: Metrics,
@@ -108,7 +108,7 @@ impl Vetting {
     }
 
     /// Starts a job. Aborting it ends its child process.
-    pub fn start(&self, job: Job) -> AbortHandle {
+    pub(crate) fn start(&self, job: Job) -> AbortHandle {
         let vetting = self.clone();
         let task = tokio::spawn(async move {
             let result = vetting.run(&job).await;

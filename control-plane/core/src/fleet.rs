@@ -387,6 +387,22 @@ impl Fleet {
         }
     }
 
+    /// How many connected replicas have loaded this version whole.
+    pub fn acked(&self, version: Version) -> usize {
+        let group = self.groups.get(&Some(version));
+        let open = group.map_or(0, |g| g.open.len());
+        let whole = |name: &&Name| {
+            let replica = self.replicas.get(*name);
+            replica.is_some_and(|r| r.report.acked != Some(version))
+        };
+        let partly = self.exceptions.values().flatten().collect::<BTreeSet<_>>();
+        open - partly
+            .into_iter()
+            .filter(|n| group.is_some_and(|g| g.open.contains(*n)))
+            .filter(whole)
+            .count()
+    }
+
     /// Whether everyone who counts is connected and has loaded this version whole.
     pub fn all_at(&self, version: Version) -> bool {
         let at = |(v, g): (&Option<Version>, &Group)| {

@@ -175,7 +175,12 @@ impl Transitions {
 
 fn conditions(rollout: &Rollout, fleet: &Fleet) -> [Condition; 4] {
     let generation = rollout.generation();
-    let current = rollout.active().filter(|p| p.generation == generation);
+    // An edit that could not even be read makes no generation: what is active is then not
+    // what the user wants, although the number is the same.
+    let refused = matches!(rollout.acceptance(), Acceptance::Refused(_));
+    let current = rollout
+        .active()
+        .filter(|p| p.generation == generation && !refused);
     let candidate = rollout
         .candidate()
         .filter(|c| c.policy.generation == generation);
@@ -321,7 +326,9 @@ fn ready(rollout: &Rollout, fleet: &Fleet) -> Condition {
             "NotServed",
             "a replica does not serve the active revision",
         ),
-        _ if active.generation == rollout.generation() => {
+        _ if active.generation == rollout.generation()
+            && *rollout.acceptance() == Acceptance::Accepted =>
+        {
             say(Truth::True, "Current", "the newest generation is enforced")
         }
         _ => say(Truth::True, "LastGood", "an earlier generation is enforced"),

@@ -123,6 +123,8 @@ impl Machine {
         if !decision.synced {
             return;
         }
+        let held = decision.held.map(|held| held.policies).unwrap_or_default();
+        self.drive.performer.book.set_held(&held);
         self.objects = decision.objects;
         let (servers, policies): (Vec<Object>, Vec<Object>) = decision
             .changed
