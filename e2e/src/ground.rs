@@ -76,15 +76,16 @@ impl Ground {
         Policy::cluster(&self.name(policy)).server(&self.server)
     }
 
-    /// Writes a policy with these settings and waits until it is looked at: its generation.
+    /// Writes a policy with these settings and waits until it is published: its generation.
     pub async fn apply(&self, policy: &str, settings: &str) -> i64 {
         let name = self.name(policy);
         let before = self.up.policy(&name).await;
         let before = before.map_or(0, |p| p["metadata"]["generation"].as_i64().unwrap_or(0));
         self.up
             .apply(&name, &self.manifest(policy).settings(settings));
-        self.up.wait_accepted(&name, before + 1, "Accepted").await;
-        before + 1
+        let (key, generation) = (self.key(policy), before + 1);
+        self.up.wait_published(&self.server, &key, generation).await;
+        generation
     }
 
     /// Removes a policy's manifest.

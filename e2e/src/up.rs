@@ -189,10 +189,18 @@ impl Up {
         http::request(&format!("http://{}{path}", self.http), body).await
     }
 
-    /// `POST /admit` with a new pod: the response.
+    /// `POST /admit` with a new pod: the response, once the directory was read.
     pub async fn admit(&self) -> Value {
-        let answer = http::review(&format!("http://{}/admit", self.http), &http::pod()).await;
-        let (code, answer) = answer.expect("/admit must answer");
+        let url = format!("http://{}/admit", self.http);
+        let ready = async || {
+            self.request("/readyz", None)
+                .await
+                .is_ok_and(|(code, _)| code == 200)
+        };
+        eventually("the directory of policies was read", ready).await;
+        let (code, answer) = http::review(&url, &http::pod())
+            .await
+            .expect("/admit must answer");
         assert_eq!(code, 200, "{answer}");
         answer["response"].clone()
     }
@@ -254,6 +262,16 @@ impl Up {
         .await
     }
 
+    /// Waits until this generation of the policy is in the set of its server.
+    pub async fn wait_published(&self, server: &str, policy: &str, generation: i64) {
+        let prefix = format!("{policy}/{generation}-");
+        let published = async || {
+            let set = self.fetch(server).await;
+            set.is_ok_and(|set| set.policies.iter().any(|p| p.revision.starts_with(&prefix)))
+        };
+        eventually(&format!("{prefix} is published"), published).await;
+    }
+
     /// Waits until this generation was looked at, with this reason.
     pub async fn wait_accepted(&self, name: &str, generation: i64, reason: &str) -> Value {
         let what = format!("{reason} at generation {generation}");
@@ -284,6 +302,7 @@ impl Up {
         let mut client = ClientStatusServiceClient::new(self.channel().await);
         let request = ClientStatusRequest {
             policy_server: server.into(),
+            page_size: 1_000,
             ..ClientStatusRequest::default()
         };
         let response = client.fetch_client_status(request).await;

@@ -155,6 +155,12 @@ impl Delta {
             .expect("stream must take requests");
     }
 
+    /// Acknowledges a response on a stream that may have ended meanwhile.
+    pub async fn ack_late(&mut self, response: &DeltaPolicyDiscoveryResponse) {
+        let requests = self.requests.as_ref().expect("stream must be open");
+        let _ = requests.send(answer(response)).await;
+    }
+
     /// Acknowledges a response.
     pub async fn ack(&mut self, response: &DeltaPolicyDiscoveryResponse) {
         self.take();

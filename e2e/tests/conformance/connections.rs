@@ -32,7 +32,7 @@ async fn r28_the_newest_stream_of_a_replica_wins() {
     let for_new = new.next().await;
     assert_ne!(for_new.nonce, for_old.nonce);
     // Its late answer, where it gets through at all, is nobody's.
-    old.ack(&for_old).await;
+    old.ack_late(&for_old).await;
     assert_eq!(old.ended().await.code(), Code::Aborted);
     drop(old);
     let status = ground.up.replicas("r28").await;

@@ -103,7 +103,7 @@ async fn r13_what_follows_a_nack_goes_out_at_once() {
     stream.nack(&first, "no").await;
     let next = stream.next().await;
     assert_ne!(next.version_info, first.version_info);
-    assert_eq!(next.policies[0].generation, 2);
+    assert!(next.policies.iter().any(|p| p.generation == 2));
     stream.ack(&next).await;
     stream.follow_active(&ground.key("a"), 2).await;
 }

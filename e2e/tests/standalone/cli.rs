@@ -8,6 +8,7 @@ use assent_e2e::{
     process::{assent, text},
     up::{condition, free_address},
 };
+use assent_proto::v1::RouteState;
 use serde_json::Value;
 
 fn run(up: &Up, args: &[&str]) -> (i32, String) {
@@ -38,7 +39,8 @@ async fn status_says_what_is_enforced_and_why_not() {
     .await;
     up.apply("bad", &Policy::cluster("bad").module("bad.wasm"));
     up.wait_enforced("good", 1).await;
-    up.wait_accepted("bad", 1, "Invalid").await;
+    let refused = |p: &Value| condition(p, "Accepted")["status"] == "False";
+    up.wait("bad", "refused", refused).await;
     let (code, said) = run(&up, &["status"]);
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("good") && said.contains("bad"), "{said}");
@@ -47,7 +49,7 @@ async fn status_says_what_is_enforced_and_why_not() {
     assert!(said.contains("2 of 2 replicas"), "{said}");
     let (code, said) = run(&up, &["status", "bad"]);
     assert_eq!(code, 1, "{said}");
-    assert!(said.contains("Invalid"), "{said}");
+    assert!(said.contains("WebAssembly"), "{said}");
     let (code, said) = run(&up, &["status", "nobody"]);
     assert_eq!(code, 1, "{said}");
     let list = json(&up, &["status"]);
@@ -74,6 +76,12 @@ async fn replicas_says_who_has_what() {
         said.contains("evaluator-0") && said.contains("evaluator-1"),
         "{said}"
     );
+    // The flip is told to replicas a moment after it: nothing is to come after that.
+    let settled = async || {
+        let set = up.fetch("default").await.unwrap();
+        set.routes.iter().all(|r| r.state() == RouteState::Active)
+    };
+    assent_e2e::eventually("the flip has gone out", settled).await;
     // One that refuses, with its reason.
     let mut client = Delta::connect(up.channel().await, node("stubborn")).await;
     let response = client.next().await;

@@ -120,8 +120,15 @@ async fn a_module_that_is_none_is_refused_and_its_neighbours_serve() {
     let up = Up::start(options).await;
     for name in ["bad", "loop"] {
         up.apply(name, &Policy::cluster(name).module(&format!("{name}.wasm")));
-        let object = up.wait_accepted(name, 1, "Invalid").await;
+        let refused = |p: &serde_json::Value| condition(p, "Accepted")["status"] == "False";
+        let object = up.wait(name, "refused", refused).await;
         assert_eq!(condition(&object, "Ready")["status"], "False");
+        assert!(
+            !condition(&object, "Accepted")["message"]
+                .as_str()
+                .unwrap()
+                .is_empty()
+        );
     }
     up.wait_enforced("good", 1).await;
     assert_eq!(up.admit().await["allowed"], true);
@@ -145,13 +152,8 @@ async fn deleted_and_recreated_is_another_policy() {
         up.apply("p", &Policy::cluster("p"));
         let object = up.wait_enforced("p", 1).await;
         uids.insert(object["metadata"]["uid"].as_str().unwrap().to_owned());
-        let set = up.fetch("default").await.unwrap();
-        let active = set
-            .routes
-            .iter()
-            .find(|r| r.state() == RouteState::Active)
-            .unwrap();
-        paths.insert(active.path.clone());
+        let revision = object["status"]["active"]["revision"].as_str().unwrap();
+        paths.insert(format!("cluster/p/{revision}"));
         up.remove("p.yaml");
         up.wait_gone("p").await;
     }

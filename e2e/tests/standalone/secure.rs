@@ -86,7 +86,10 @@ async fn only_known_tokens_open_streams() {
     assert_eq!(refusal.code(), Code::PermissionDenied, "{refusal:?}");
     for (id, token) in [("replica-1", "bound"), ("replica-2", "master")] {
         let stream = Delta::open_as(channel.clone(), first(node(id)), Some(token)).await;
-        assert_eq!(stream.unwrap().next().await.policies.len(), 1);
+        stream
+            .unwrap()
+            .follow(|held| held.revisions.len() == 1)
+            .await;
     }
 }
 
