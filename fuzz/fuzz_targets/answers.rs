@@ -1,0 +1,6 @@
+//! The answers of guests.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = assent_wasm::fuzz::answers(bytes);
+});

@@ -1,0 +1,6 @@
+//! The metadata section of a module.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = assent_wasm::fuzz::metadata(bytes);
+});

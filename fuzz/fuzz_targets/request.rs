@@ -1,0 +1,6 @@
+//! An admission request.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = assent_wasm::fuzz::request(bytes);
+});

@@ -1,0 +1,6 @@
+//! A response of the control plane.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = assent_evaluator::fuzz::set(bytes);
+});
