@@ -174,7 +174,7 @@ impl ServerArgs {
     fn unreachable(&self, error: &tonic::transport::Error) -> anyhow::Error {
         anyhow::anyhow!(
             "failed to connect to {}: {}; start a control plane with `assent up`, or name one with --server URL (or ASSENT_SERVER)",
-            self.server,
+            shown(&self.server),
             root(error)
         )
     }
@@ -285,7 +285,7 @@ impl Client {
         };
         anyhow::anyhow!(
             "failed to ask {}: {}{advice}",
-            self.server,
+            shown(&self.server),
             status.message()
         )
     }
@@ -325,6 +325,11 @@ pub(crate) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> an
     runtime
         .context("failed to start the runtime")?
         .block_on(future)
+}
+
+/// As people write it: without the slash that stands for no path.
+fn shown(server: &Uri) -> String {
+    server.to_string().trim_end_matches('/').to_owned()
 }
 
 /// The innermost cause: what is around it says "transport error".

@@ -1,9 +1,9 @@
 //! `assent inspect`: what a module is, and whether an evaluator would load it.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use anyhow::Context as _;
-use assent_modules::vet::{Stage, VetReport, VetRequest, Vetter};
+use assent_modules::vet::{Bounds, Stage, VetReport, VetRequest, Vetter};
 use assent_wasm::{InspectError, Inspection, Metadata, PolicyType};
 use serde::Serialize;
 
@@ -39,6 +39,10 @@ Examples:
   assent inspect registry://ghcr.io/org/policy:v1 -o json
 
 Exit codes: 0 = it would load, 1 = it would not, 2 = it could not be read.";
+
+/// Four times what a control plane allows: the answer is about the module, not about how busy this machine
+/// is, and whoever waits can interrupt it.
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What was found; the JSON is a contract with scripts.
 #[derive(Serialize)]
@@ -125,7 +129,10 @@ impl Findings {
     async fn try_out(&mut self, loaded: &Loaded) -> anyhow::Result<()> {
         let size = progress::size(self.size);
         let _progress = Progress::of(format!("compiling {} ({size}) …", self.module));
-        let vetter = Vetter::new(up::this_program()?, vec!["vet".into()]);
+        let vetter = Vetter::new(up::this_program()?, vec!["vet".into()]).with_bounds(Bounds {
+            deadline: DEADLINE,
+            ..Bounds::default()
+        });
         match vetter.vet(loaded.bytes.clone(), &request(loaded)).await? {
             VetReport::Accepted(_) => {}
             // Without a manifest nobody has said which settings it should have.

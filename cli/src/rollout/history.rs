@@ -90,12 +90,14 @@ fn table(revisions: &[RevisionInfo]) -> Table {
     let now = Timestamp::now();
     let mut table = Table::new(["GENERATION", "PHASE", "REVISION", "AGE", "MODULE", "DIGEST"]);
     for revision in revisions {
+        // The digest has a column of its own.
+        let module = revision.module.split("#sha256:").next().unwrap_or_default();
         table.push([
             revision.generation.to_string(),
             revision.phase.clone(),
             revision.name.clone(),
             age::since(revision.created_at.as_ref(), now),
-            revision.module.clone(),
+            module.to_owned(),
             revision.module_digest.clone(),
         ]);
     }

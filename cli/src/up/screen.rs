@@ -38,7 +38,11 @@ impl Screen {
     pub(super) fn draw(&self, lines: Vec<String>) {
         let mut frame = self.frame();
         let (width, height) = size();
-        frame.lines = fit(lines, width, height);
+        let lines = fit(lines, width, height);
+        if frame.lines == lines && frame.drawn == lines.len() {
+            return;
+        }
+        frame.lines = lines;
         let (erase, text) = (frame.erase(), frame.text());
         put(&format!("{erase}{text}"));
         frame.drawn = frame.lines.len();

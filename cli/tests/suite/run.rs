@@ -142,7 +142,7 @@ fn bad_settings_are_refused_with_the_modules_words() {
             &path,
         ])
     };
-    run("wrong.yaml").expect(2).says("exemptImages");
+    run("wrong.yaml").expect(2).says("expected a sequence");
     run("list.yaml")
         .expect(2)
         .says("must be one YAML or JSON object");
