@@ -21,7 +21,7 @@ fn modules_of_every_abi_are_known() {
             findings["size"],
             std::fs::metadata(module(name)).unwrap().len()
         );
-        assert_eq!(findings["metadata"]["protocolVersion"], "v1");
+        assert_eq!(findings["metadata"]["policyType"], "kubernetes");
     }
 }
 
