@@ -97,6 +97,16 @@ impl Evaluator {
         self.state.clone()
     }
 
+    /// Waits until a set with this revision is on its disk.
+    pub async fn wait_kept(&self, revision: &str) {
+        let kept = async || {
+            let set = fs::read(kept_set(&self.state)).unwrap_or_default();
+            set.windows(revision.len())
+                .any(|w| w == revision.as_bytes())
+        };
+        eventually(&format!("{revision} is on the disk of {}", self.id), kept).await;
+    }
+
     /// What it has logged.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
@@ -169,7 +179,7 @@ pub fn revision(answer: &Value) -> &str {
     named.and_then(|(_, v)| v.as_str()).unwrap_or_default()
 }
 
-/// The only file of a kept set in a state directory.
+/// The file of the last good set in a state directory.
 pub fn kept_set(state: &Path) -> PathBuf {
     state.join("set")
 }

@@ -23,8 +23,7 @@ async fn settled(peer: &mut Peer, id: &str) -> (Evaluator, Policy, Set, Stream) 
     let policy = revision("a", 1, &wasm);
     let set = Set::new(&[(&policy, Active)]);
     stream.applied(set.full("n1")).await;
-    let kept = kept_set(&evaluator.state());
-    eventually("the set is on disk", async || kept.exists()).await;
+    evaluator.wait_kept(&policy.revision).await;
     (evaluator, policy, set, stream)
 }
 

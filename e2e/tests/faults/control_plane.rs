@@ -120,8 +120,7 @@ async fn without_a_control_plane_evaluators_restart_with_the_last_good_set() {
     let revision = object["status"]["active"]["revision"].as_str().unwrap();
     let path = format!("cluster/p/{revision}");
     for evaluator in &evaluators {
-        let set = assent_e2e::evaluator::kept_set(&evaluator.state());
-        assent_e2e::eventually("its set is on disk", async || set.exists()).await;
+        evaluator.wait_kept(&path).await;
     }
     up.process.kill();
     for evaluator in &mut evaluators {

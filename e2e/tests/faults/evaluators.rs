@@ -92,10 +92,10 @@ async fn all_evaluators_lost_and_back_need_nothing_sent() {
     for id in ["a", "b", "c"] {
         evaluators.push(Evaluator::start(&up.url(), id).await);
     }
-    up.wait_enforced("p", 1).await;
+    let object = up.wait_enforced("p", 1).await;
+    let revision = object["status"]["active"]["revision"].as_str().unwrap();
     for evaluator in &evaluators {
-        let set = assent_e2e::evaluator::kept_set(&evaluator.state());
-        eventually("its set is on disk", async || set.exists()).await;
+        evaluator.wait_kept(&format!("cluster/p/{revision}")).await;
     }
     let full = "assent_discovery_pushes_total{kind=\"full\"}";
     let before = up.metric(full).await;

@@ -143,6 +143,7 @@ async fn history_is_kept_up_to_its_limit() {
 async fn a_rollout_can_be_waited_for() {
     let up = Up::start(Options::default().policy("p")).await;
     let url = up.url();
+    up.wait_accepted("p", 1, "Accepted").await;
     // Nobody is there to apply it.
     let waiting = assent(&[
         "rollout",
