@@ -1,36 +1,79 @@
-//! Entry points for fuzzing: whatever the bytes, these return.
+//! Entry points for fuzzing: whatever the bytes, these return. They say whether the bytes were taken for what
+//! they should be.
+
+use std::{sync::OnceLock, time::Duration};
 
 use serde_json::value::RawValue;
 
-use crate::{Review, answer, inspect, metadata::Metadata, opa};
+use crate::{
+    Engine, EngineConfig, Limits, Policy, PolicySpec, Review, answer, inspect, metadata::Metadata,
+    opa,
+};
+
+mod guest;
+
+/// Enough for every call that returns by itself; a guest that sleeps must not hold up the rest.
+const TIMEOUT: Duration = Duration::from_millis(50);
+
+/// What guests are asked to judge.
+const REQUEST: &str = r#"{"uid":"u","operation":"CREATE","object":{"metadata":{}}}"#;
 
 /// A module, or something that claims to be one.
-pub fn module(bytes: &[u8]) {
-    let _ = inspect(bytes);
-    let _ = opa::own_memory(bytes);
+pub fn module(bytes: &[u8]) -> bool {
+    let inspected = inspect(bytes).is_ok();
+    opa::own_memory(bytes).is_ok() && inspected
 }
 
 /// The metadata section of a module.
-pub fn metadata(bytes: &[u8]) {
-    let _ = Metadata::parse(bytes);
+pub fn metadata(bytes: &[u8]) -> bool {
+    Metadata::parse(bytes).is_ok()
 }
 
 /// A guest's answers, in all forms.
-pub fn answers(bytes: &[u8]) {
-    let request = RawValue::from_string(r#"{"object":{"metadata":{}}}"#.to_owned())
-        .expect("the request must be JSON");
-    let review = Review::admission(&request).expect("the request must be an object");
-    let _ = answer::validation(bytes, &review, true);
-    let _ = answer::settings(bytes);
-    opa::fuzz(bytes, &review);
+pub fn answers(bytes: &[u8]) -> bool {
+    let review = Review::admission(request_of_the_host());
+    let review = review.expect("the request must be an object");
+    let validation = answer::validation(bytes, &review, true).is_ok();
+    let settings = answer::settings(bytes).is_ok();
+    opa::fuzz(bytes, &review) || validation || settings
 }
 
 /// An admission request, as the host looks at it.
-pub fn request(bytes: &[u8]) {
+pub fn request(bytes: &[u8]) -> bool {
     let Ok(request) = serde_json::from_slice::<&RawValue>(bytes) else {
-        return;
+        return false;
     };
-    let _ = Review::admission(request);
     let _ = crate::json::payload(request, b"{}");
-    let _ = crate::json::within_depth(bytes, crate::json::MAX_DEPTH);
+    crate::json::within_depth(bytes, crate::json::MAX_DEPTH) && Review::admission(request).is_ok()
+}
+
+/// A guest of any ABI that calls the host as the bytes say.
+pub fn guest(bytes: &[u8]) -> bool {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    let start = || Engine::new(EngineConfig::small()).expect("the engine must start");
+    let engine = ENGINE.get_or_init(start);
+    let guest = guest::Guest::of(bytes);
+    let module = engine.compile(&guest.wasm);
+    let module = module.expect("the guest must be a sound module");
+    let spec = PolicySpec {
+        mutating: true,
+        limits: Limits {
+            timeout: TIMEOUT,
+            ..Limits::default()
+        },
+        // All that answers without a network.
+        host_capabilities: vec!["crypto/*".to_owned(), "kubernetes/*".to_owned()],
+        ..PolicySpec::new(guest.abi)
+    };
+    let Ok(policy) = Policy::prepare(engine, &module, spec) else {
+        return false;
+    };
+    let _ = policy.validate_settings();
+    let review = Review::admission(request_of_the_host());
+    let review = review.expect("the request must be an object");
+    policy.evaluate(&review).is_ok()
+}
+
+fn request_of_the_host() -> &'static RawValue {
+    serde_json::from_str(REQUEST).expect("the request must be JSON")
 }

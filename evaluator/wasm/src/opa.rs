@@ -123,14 +123,15 @@ impl Program {
     }
 }
 
-/// Reads bytes as results and as values of Rego.
-pub(crate) fn fuzz(bytes: &[u8], review: &Review<'_>) {
-    let _ = result::opa(bytes, review, true);
-    let _ = result::gatekeeper(bytes);
+/// Reads bytes as results and as values of Rego; whether they were a result.
+pub(crate) fn fuzz(bytes: &[u8], review: &Review<'_>) -> bool {
+    let opa = result::opa(bytes, review, true).is_ok();
+    let gatekeeper = result::gatekeeper(bytes).is_ok();
     if let Ok(parsed) = value::parse(bytes) {
         let _ = value::write(&parsed);
         for name in builtins::FUZZED {
             builtins::fuzz(name, &parsed);
         }
     }
+    opa || gatekeeper
 }

@@ -3,6 +3,7 @@
 
 mod artefact;
 mod corpus;
+mod fuzz;
 mod guests;
 mod limits;
 mod policies;
