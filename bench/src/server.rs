@@ -26,7 +26,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 /// The one PolicyServer.
-const SERVER: &str = "default";
+pub(crate) const SERVER: &str = "default";
 
 /// What the server serves.
 #[derive(Clone, Debug, ClapArgs)]
@@ -69,7 +69,7 @@ pub(crate) struct Done {
 
 /// Replicas by what they acknowledged last.
 #[derive(Debug)]
-struct Acks {
+pub(crate) struct Acks {
     fleet: Mutex<Fleet>,
     folded: watch::Sender<u64>,
     start: Instant,
@@ -148,7 +148,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 // === impl Acks ===
 
 impl Acks {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             fleet: Mutex::new(Fleet::new(Counting::Everyone, Duration::ZERO)),
             folded: watch::Sender::new(0),
@@ -157,7 +157,7 @@ impl Acks {
     }
 
     /// Folds what streams say, as a control plane does.
-    async fn fold(self: Arc<Self>, mut incoming: mpsc::Receiver<Notice>) {
+    pub(crate) async fn fold(self: Arc<Self>, mut incoming: mpsc::Receiver<Notice>) {
         let mut batch = Vec::with_capacity(1_024);
         while incoming.recv_many(&mut batch, 1_024).await > 0 {
             let now = Millis::default() + self.start.elapsed();
@@ -188,7 +188,8 @@ impl Acks {
         }
     }
 
-    async fn wait(&self, version: Version, wanted: usize) {
+    /// Until so many replicas have acknowledged `version`.
+    pub(crate) async fn wait(&self, version: Version, wanted: usize) {
         let mut folded = self.folded.subscribe();
         while self.acked(version) < wanted {
             if folded.changed().await.is_err() {
@@ -229,14 +230,16 @@ pub(crate) fn mk_policy(n: usize, generation: i64) -> Arc<Policy> {
     ))
 }
 
-fn snapshot(set: &[Arc<Policy>]) -> Snapshot {
+/// A snapshot in which every policy is active.
+pub(crate) fn snapshot(set: &[Arc<Policy>]) -> Snapshot {
     let routes = set
         .iter()
         .map(|p| Arc::new(Route::of(&p.revision, RouteState::Active)));
     Snapshot::new(set.iter().cloned(), routes)
 }
 
-async fn read_line() -> anyhow::Result<Option<String>> {
+/// The next line of standard input; none at its end.
+pub(crate) async fn read_line() -> anyhow::Result<Option<String>> {
     let line = tokio::task::spawn_blocking(|| {
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line)?;
@@ -245,7 +248,8 @@ async fn read_line() -> anyhow::Result<Option<String>> {
     Ok(line.await??)
 }
 
-fn say(line: &str) -> anyhow::Result<()> {
+/// Tells the parent process.
+pub(crate) fn say(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)

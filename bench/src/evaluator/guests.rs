@@ -1,0 +1,155 @@
+//! The example policies, one per ABI, as modules and as artefacts.
+
+use std::{fs, path::Path, sync::Arc};
+
+use anyhow::Context as _;
+use assent_core::{
+    Digest, Mode, Policy, PolicyKey,
+    policy::{Content, Limits},
+};
+use assent_wasm::{Abi, Engine, EngineConfig};
+use bytes::Bytes;
+
+/// The examples with the engine that they are compiled for.
+pub(crate) struct Guests {
+    engine: Engine,
+    all: Vec<Guest>,
+}
+
+/// One module and how it is used.
+#[derive(Clone)]
+pub(crate) struct Guest {
+    /// The ABI's name.
+    pub(crate) abi: Abi,
+    /// Folder below the examples.
+    pub(crate) name: &'static str,
+    settings: &'static str,
+    /// The portable module.
+    pub(crate) wasm: Bytes,
+    /// The same, compiled for the engine.
+    pub(crate) artefact: Bytes,
+}
+
+/// Settings with which the review is allowed after it was looked at whole.
+const EXAMPLES: [(Abi, &str, &str); 4] = [
+    (
+        Abi::Wapc,
+        "no-privileged",
+        r#"{"exemptNamespaces":["storage-system"]}"#,
+    ),
+    (
+        Abi::Opa,
+        "require-owner",
+        r#"{"annotation":"example.com/owner","pattern":"^team-[a-z0-9-]+$"}"#,
+    ),
+    (
+        Abi::Gatekeeper,
+        "allowed-repos",
+        r#"{"repos":["registry.example.com","registry.k8s.io"]}"#,
+    ),
+    (
+        Abi::Wasi,
+        "image-tag",
+        r#"{"deniedTags":["latest","stable","edge"]}"#,
+    ),
+];
+
+// === impl Guests ===
+
+impl Guests {
+    /// Reads and compiles the examples.
+    pub(crate) fn load(folder: &Path) -> anyhow::Result<Self> {
+        let engine = Engine::new(EngineConfig::default())?;
+        let load = |(abi, name, settings): (Abi, &'static str, &'static str)| {
+            let path = folder.join(name).join("policy.wasm");
+            let wasm = fs::read(&path).with_context(|| {
+                format!(
+                    "failed to read {}: run this in the repository's root, or give --policies",
+                    path.display()
+                )
+            })?;
+            let artefact = engine.precompile(&wasm)?;
+            Ok::<_, anyhow::Error>(Guest {
+                abi,
+                name,
+                settings,
+                wasm: wasm.into(),
+                artefact: artefact.into(),
+            })
+        };
+        let all = EXAMPLES.into_iter().map(load).collect::<Result<_, _>>()?;
+        Ok(Self { engine, all })
+    }
+
+    /// What the modules were compiled for; other processes of this build have the same.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// One per ABI.
+    pub(crate) fn all(&self) -> &[Guest] {
+        &self.all
+    }
+
+    /// The one that sets of many policies are made of: a Rust policy of usual size.
+    pub(crate) fn usual(&self) -> &Guest {
+        &self.all[0]
+    }
+}
+
+// === impl Guest ===
+
+impl Guest {
+    /// The same code as another module: a custom section makes the digest differ.
+    pub(crate) fn variant(&self, number: usize) -> Self {
+        const NAME: &[u8] = b"assent.bench";
+        let number = number.to_string();
+        let length = 1 + NAME.len() + number.len();
+        let mut wasm = self.wasm.to_vec();
+        // Lengths below 128 are one byte in a module.
+        wasm.push(0);
+        wasm.push(u8::try_from(length).expect("the section must be short"));
+        wasm.push(u8::try_from(NAME.len()).expect("the name must be short"));
+        wasm.extend_from_slice(NAME);
+        wasm.extend_from_slice(number.as_bytes());
+        Self {
+            wasm: wasm.into(),
+            ..self.clone()
+        }
+    }
+
+    /// A revision of a policy with this module; each generation has settings of its own.
+    pub(crate) fn revision(&self, name: &str, generation: i64) -> Arc<Policy> {
+        // Only sets of the usual policy change; the others stay at their first generation.
+        let settings = match generation {
+            1 => self.settings.to_owned(),
+            n => format!(r#"{{"exemptNamespaces":["storage-{n}"]}}"#),
+        };
+        let content = Content {
+            module_digest: Digest::of(&self.wasm),
+            abi: self.abi.as_str().into(),
+            settings_json: settings.into_bytes().into(),
+            mode: Mode::Protect,
+            mutating: false,
+            limits: Limits::default(),
+            context_resources: Vec::new(),
+            host_capabilities: Vec::new(),
+            message: String::new(),
+            entrypoint: String::new(),
+        };
+        let size = self.wasm.len() as u64;
+        let key = PolicyKey::cluster(name);
+        Arc::new(Policy::new(
+            key,
+            generation,
+            "0123456789abcdef",
+            content,
+            size,
+        ))
+    }
+
+    /// The settings of the first generation.
+    pub(crate) fn settings(&self) -> &'static str {
+        self.settings
+    }
+}

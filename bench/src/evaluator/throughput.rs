@@ -1,0 +1,114 @@
+//! One policy per ABI over HTTPS; beside it an echo of the same bytes and the raw call.
+
+use std::collections::HashMap;
+
+use super::{
+    Bench,
+    client::{Client, allowed, echoed},
+    guests::Guest,
+    measure::{Rate, ratio},
+    process::Process,
+    raw::{Calls, Raw},
+};
+
+/// What the parts cost, to be compared with the whole.
+struct Parts {
+    /// Processor time of an echo in microseconds, by the number of connections.
+    echo_us: HashMap<usize, f64>,
+    one: Calls,
+    two: Calls,
+}
+
+/// Measures all.
+pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    let echo_us = echo(bench).await?;
+    let guests = bench.guests.all().to_vec();
+    let set = guests.iter().map(|guest| {
+        bench.plane.shelf.put(guest);
+        guest.revision(guest.name, 1)
+    });
+    let set = set.collect();
+    bench.plane.publish(set);
+    let evaluator = Process::evaluator(&bench.plane, &bench.certificate, "throughput")?;
+    let paths = bench.plane.paths();
+    for (guest, path) in guests.iter().zip(paths) {
+        let (one, two) = raw(bench, guest)?;
+        let parts = Parts {
+            echo_us: echo_us.clone(),
+            one,
+            two,
+        };
+        for connections in bench.args.connections.clone() {
+            let tls = bench.certificate.client();
+            let paths = vec![path.clone()];
+            let mut client =
+                Client::open(evaluator.address, tls, connections, paths, allowed).await?;
+            let rate = Rate::of(&mut client, &evaluator, bench.time).await?;
+            let mut cells = rate.cells();
+            cells.extend(parts.compare(connections, &rate));
+            let what = format!("{}: {connections} connections", guest.abi);
+            bench.table.row(what, cells);
+        }
+    }
+    Ok(())
+}
+
+async fn echo(bench: &mut Bench) -> anyhow::Result<HashMap<usize, f64>> {
+    let server = Process::echo(&bench.certificate)?;
+    let mut cpu = HashMap::new();
+    for connections in bench.args.connections.clone() {
+        let (tls, paths) = (bench.certificate.client(), vec!["/".to_owned()]);
+        let mut client = Client::open(server.address, tls, connections, paths, echoed).await?;
+        let rate = Rate::of(&mut client, &server, bench.time).await?;
+        let what = format!("echo: {connections} connections");
+        bench.table.row(what, rate.cells());
+        cpu.insert(connections, rate.cpu_us);
+    }
+    Ok(cpu)
+}
+
+fn raw(bench: &mut Bench, guest: &Guest) -> anyhow::Result<(Calls, Calls)> {
+    let (one, two) = tokio::task::block_in_place(|| {
+        let raw = Raw::prepare(bench.guests.engine(), guest)?;
+        let one = raw.call(1, bench.time)?;
+        Ok::<_, anyhow::Error>((one, raw.call(2, bench.time)?))
+    })?;
+    let cells = |calls: &Calls| {
+        vec![
+            ("calls/s", format!("{:.0}", calls.per_second)),
+            ("CPU per call", format!("{:.1} µs", calls.cpu_us)),
+        ]
+    };
+    let what = format!("{}: raw call, 1 thread", guest.abi);
+    bench.table.row(what, cells(&one));
+    let mut values = cells(&two);
+    values.push(("of 1 thread", ratio(two.per_second, one.per_second)));
+    let what = format!("{}: raw call, 2 threads", guest.abi);
+    bench.table.row(what, values);
+    Ok((one, two))
+}
+
+// === impl Parts ===
+
+impl Parts {
+    /// The whole against the sum of its parts.
+    fn compare(&self, connections: usize, rate: &Rate) -> Vec<(&'static str, String)> {
+        let echo = self.echo_us.get(&connections).copied().unwrap_or(f64::NAN);
+        let sum = echo + self.one.cpu_us;
+        vec![
+            ("CPU of echo + raw", ratio(rate.cpu_us, sum)),
+            (
+                "CPU beyond echo + raw",
+                format!("{:.1} µs", rate.cpu_us - sum),
+            ),
+            (
+                "rate of raw, 1 thread",
+                ratio(rate.per_second(), self.one.per_second),
+            ),
+            (
+                "rate of raw, 2 threads",
+                ratio(rate.per_second(), self.two.per_second),
+            ),
+        ]
+    }
+}
