@@ -1,6 +1,6 @@
 //! One stream, from its first message to its end.
 
-use std::{collections::BTreeMap, pin::Pin, sync::Arc};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
 use assent_core::{Policy, RevisionId};
 use assent_proto::v1::{
@@ -9,7 +9,7 @@ use assent_proto::v1::{
 };
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status};
+use tonic::{Code, Status, Streaming};
 
 use super::{
     End, Follower, backoff,
@@ -47,6 +47,9 @@ struct Done {
 /// Answers that may wait to be sent. One response is outstanding at a time; a few more
 /// answers come from retries and late failures.
 const ANSWERS: usize = 16;
+
+/// A control plane that lives ends a half-closed stream at once; another is not waited for.
+const LEAVE: Duration = Duration::from_secs(1);
 
 /// Why a session ends.
 enum Stop {
@@ -133,6 +136,9 @@ impl Follower {
                 () = &mut health => return Stop::Reconnect,
             };
             if let Err(stop) = self.act(input, &mut session) {
+                if matches!(stop, Stop::Reconnect) {
+                    session.leave(inbound).await;
+                }
                 return stop;
             }
         }
@@ -200,6 +206,14 @@ impl Session {
     fn send(&self, message: DeltaPolicyDiscoveryRequest) -> Result<(), Stop> {
         let lost = |_| Stop::Status(Status::unavailable("the control plane reads no answers"));
         self.sender.try_send(message).map_err(lost)
+    }
+
+    /// Closes the stream behind the last answer: dropped at once, it would be reset, and the
+    /// answer that says why would be lost.
+    async fn leave(self, mut inbound: Streaming<DeltaPolicyDiscoveryResponse>) {
+        drop(self.sender);
+        let ended = async { while let Ok(Some(_)) = inbound.message().await {} };
+        let _ = tokio::time::timeout(LEAVE, ended).await;
     }
 
     fn prepare(&mut self, sync: &Follower, policies: Vec<Arc<Policy>>) {
