@@ -40,6 +40,14 @@ pub(crate) struct Server {
     pub(crate) transport: Arc<ArcSwap<Transport>>,
 }
 
+/// When a connection has to end.
+struct Life {
+    drain: CancellationToken,
+    stop: CancellationToken,
+    /// It came while draining.
+    late: bool,
+}
+
 /// API servers keep some connections each; a thousand of them still fit.
 const CONNECTIONS: usize = 8_192;
 
@@ -50,10 +58,13 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The longest deadlines are seconds; who still waits then gets nothing more.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
 // === impl Server ===
 
 impl Server {
-    /// Accepts until `stop`; connections are told to end at `drain` and are closed at `stop`.
+    /// Accepts until `stop`, drains from `drain` on.
     pub(crate) async fn run(
         self: Arc<Self>,
         listener: TcpListener,
@@ -75,28 +86,33 @@ impl Server {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
-            let (this, drain, stop) = (self.clone(), drain.clone(), stop.clone());
+            let (this, life) = (self.clone(), Life::new(&drain, &stop));
             connections.spawn(async move {
                 let _slot = slot;
-                tokio::select! {
-                    () = this.connection(stream, peer, drain) => {}
-                    () = stop.cancelled() => {}
-                }
+                this.connection(stream, peer, life).await;
             });
         }
         connections.close();
         connections.wait().await;
     }
 
-    async fn connection(&self, stream: TcpStream, peer: SocketAddr, drain: CancellationToken) {
+    async fn connection(&self, stream: TcpStream, peer: SocketAddr, life: Life) {
         // Answers are single small writes: waiting for more only delays them.
         let _ = stream.set_nodelay(true);
-        match &**self.transport.load() {
-            Transport::Plain => self.http(stream, drain).await,
+        let transport = self.transport.load_full();
+        match &*transport {
+            Transport::Plain => self.http(stream, life, false).await,
             Transport::Tls(config) => {
                 let accept = TlsAcceptor::from(config.clone()).accept(stream);
-                match tokio::time::timeout(HANDSHAKE, accept).await {
-                    Ok(Ok(stream)) => self.http(stream, drain).await,
+                let accepted = tokio::select! {
+                    accepted = tokio::time::timeout(HANDSHAKE, accept) => accepted,
+                    () = life.stop.cancelled() => return,
+                };
+                match accepted {
+                    Ok(Ok(stream)) => {
+                        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                        self.http(stream, life, http2).await;
+                    }
                     Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
                     Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
                 }
@@ -104,38 +120,62 @@ impl Server {
         }
     }
 
+    /// HTTP/1 peers are told to go with their next answer. HTTP/2 peers are told at once,
+    /// unless they came while draining: they would go without an answer.
     async fn http(
         &self,
         io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        drain: CancellationToken,
+        life: Life,
+        http2: bool,
     ) {
         let service = service_fn(|request| {
             let handler = self.handler.clone();
             async move { Ok::<_, Infallible>(handler.handle(request).await) }
         });
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HANDSHAKE);
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .keep_alive_interval(KEEPALIVE)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            // Twice what an API server has in flight on one connection by default.
-            .max_concurrent_streams(500);
+        let builder = builder();
         let connection = builder.serve_connection(TokioIo::new(io), service);
         tokio::pin!(connection);
-        let mut told = false;
+        let mut told = !http2 || life.late;
         loop {
             tokio::select! {
                 _ = connection.as_mut() => return,
-                () = drain.cancelled(), if !told => {
+                () = life.drain.cancelled(), if !told => {
                     told = true;
                     connection.as_mut().graceful_shutdown();
                 }
+                () = life.stop.cancelled() => break,
             }
         }
+        connection.as_mut().graceful_shutdown();
+        // What is in flight may end.
+        let _ = tokio::time::timeout(LAST_ANSWERS, connection).await;
     }
+}
+
+// === impl Life ===
+
+impl Life {
+    fn new(drain: &CancellationToken, stop: &CancellationToken) -> Self {
+        Self {
+            late: drain.is_cancelled(),
+            drain: drain.clone(),
+            stop: stop.clone(),
+        }
+    }
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HANDSHAKE);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        // Twice what an API server has in flight on one connection by default.
+        .max_concurrent_streams(500);
+    builder
 }

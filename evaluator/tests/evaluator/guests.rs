@@ -21,14 +21,14 @@ pub(crate) fn mutate() -> Vec<u8> {
     )
 }
 
-/// Crashes on small requests: the self-test's is larger.
+/// Crashes on real requests, which are larger than the self-test's.
 pub(crate) fn crash_later() -> Vec<u8> {
-    guest(r#"{"accepted":true}"#, &on_small("unreachable"))
+    guest(r#"{"accepted":true}"#, &on_large("unreachable"))
 }
 
-/// Does not end on small requests.
+/// Does not end on real requests.
 pub(crate) fn loop_later() -> Vec<u8> {
-    guest(r#"{"accepted":true}"#, &on_small("(loop $l (br $l))"))
+    guest(r#"{"accepted":true}"#, &on_large("(loop $l (br $l))"))
 }
 
 /// Crashes on everything.
@@ -41,8 +41,8 @@ pub(crate) fn bad_settings() -> Vec<u8> {
     wat(r#"{"valid":false,"message":"no such setting"}"#, "{}", "")
 }
 
-fn on_small(code: &str) -> String {
-    format!("(if (i32.lt_u (local.get $len) (i32.const 600)) (then {code}))")
+fn on_large(code: &str) -> String {
+    format!("(if (i32.gt_u (local.get $len) (i32.const 3000)) (then {code}))")
 }
 
 fn guest(answer: &str, before: &str) -> Vec<u8> {

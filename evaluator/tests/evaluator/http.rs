@@ -53,7 +53,7 @@ impl Client {
         self.0.send_request(request).await.unwrap()
     }
 
-    /// Asks for a verdict on a small pod.
+    /// Asks for a verdict on a pod.
     pub(crate) async fn review(&mut self, path: &str) -> (StatusCode, Value) {
         self.send(post(path, &pod("CREATE"))).await
     }
@@ -74,12 +74,13 @@ pub(crate) fn get(path: &str) -> Request<Full<Bytes>> {
     request.body(Full::default()).unwrap()
 }
 
-/// A small AdmissionReview.
+/// An AdmissionReview of the usual size.
 pub(crate) fn pod(operation: &str) -> Value {
+    let padding = "x".repeat(4096);
     json!({
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
-        "request": {"uid": "u-1", "operation": operation, "object": {"kind": "Pod"}},
+        "request": {"uid": "u-1", "operation": operation, "object": {"kind": "Pod"}, "padding": padding},
     })
 }
 
