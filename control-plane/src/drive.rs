@@ -19,6 +19,9 @@ use crate::{
     metrics::{Metrics, ServerLabel, StateLabels},
 };
 
+#[cfg(test)]
+mod tests;
+
 /// Does what rollouts ask for, in a cluster or in a directory.
 pub(crate) trait Performer {
     /// Does one thing. What is known to be done at once comes back as events; what takes

@@ -22,7 +22,7 @@ pub struct Program {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Runs without Kubernetes: policies from a directory, evaluators in this process
-    Standalone(UpArgs),
+    Standalone(Box<UpArgs>),
     /// Vets one module given on standard input; the control plane runs this itself
     #[command(hide = true)]
     Vet,
@@ -35,7 +35,7 @@ impl Program {
     pub fn run(self) -> ExitCode {
         match self.command {
             Command::Vet => child_main(),
-            Command::Standalone(args) => match run_standalone(args) {
+            Command::Standalone(args) => match run_standalone(*args) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(failure) => {
                     error!("{failure:#}");

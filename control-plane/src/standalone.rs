@@ -10,6 +10,7 @@ mod keeper;
 mod machine;
 mod revisions;
 mod run;
+mod servers;
 mod services;
 mod view;
 

@@ -10,7 +10,7 @@ use assent_core::{
 use assent_modules::{
     pull::{Files, ModuleUrl, Puller, Reach, Sources},
     store::Store,
-    vet::{VetLimits, VetReport, VetRequest, Vetter},
+    vet::{Refused, Stage, VetLimits, VetReport, VetRequest, Vetter},
 };
 use bytes::Bytes;
 use tokio::{sync::mpsc, task::AbortHandle};
@@ -133,7 +133,7 @@ impl Vetting {
             .observe(start.elapsed().as_secs_f64());
         let accepted = match report.map_err(|e| Failed::later(e.to_string()))? {
             VetReport::Accepted(accepted) => accepted,
-            VetReport::Refused(refused) => return Err(Failed::invalid(refused.message)),
+            VetReport::Refused(refused) => return Err(Failed::vetted(refused)),
         };
         if let Some(artefact) = accepted.artefact {
             // Without it evaluators compile the portable module themselves.
@@ -196,6 +196,15 @@ impl Failed {
         Self {
             refusal: refusal(RefusalReason::Invalid, message),
             retryable: false,
+        }
+    }
+
+    /// A process that died or was too slow may have been the machine's fault: it gets
+    /// another try.
+    fn vetted(refused: Refused) -> Self {
+        Self {
+            retryable: refused.stage == Stage::Crashed,
+            ..Self::invalid(refused.message)
         }
     }
 

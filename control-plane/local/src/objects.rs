@@ -282,6 +282,11 @@ impl Book {
         }
     }
 
+    /// Whether something is not written yet.
+    pub fn has_changes(&self) -> bool {
+        !self.dirty.is_empty() || !self.forgotten.is_empty()
+    }
+
     /// Writes what changed. Each file is replaced as a whole, and is on disk when this returns.
     /// What could not be written is tried again by the next call.
     pub fn commit(&mut self) -> Result<(), Error> {

@@ -55,6 +55,9 @@ impl Performer for Keeper {
     }
 
     fn commit(&mut self) -> anyhow::Result<()> {
+        if !self.book.has_changes() {
+            return Ok(());
+        }
         let written = self.book.commit();
         let result = if written.is_ok() { "ok" } else { "error" };
         self.metrics

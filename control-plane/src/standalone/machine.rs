@@ -11,7 +11,7 @@ use assent_core::{
     PolicyKey,
     fleet::Counting,
     plane::Event,
-    policy::{DEFAULT_SERVER, Limits},
+    policy::DEFAULT_SERVER,
     rollout::{Acceptance, Input, PolicyId, Refusal, RefusalReason, Stored, Timing},
 };
 use assent_grpc::{Hub, rollout};
@@ -22,7 +22,6 @@ use assent_local::{
     dispatch::check_conditions,
     objects::{self, Record},
 };
-use assent_modules::pull::Sources;
 use jiff::Timestamp;
 use tokio::{task::AbortHandle, time::Instant};
 use tracing::{error, info, warn};
@@ -30,6 +29,7 @@ use tracing::{error, info, warn};
 use super::{
     keeper::Keeper,
     revisions,
+    servers::{allowed_capabilities, limits, sources, target_not_found},
     view::{self, PolicyObject},
 };
 use crate::{
@@ -41,6 +41,9 @@ use crate::{
 /// each time up to the longest.
 const RETRY_FIRST: Duration = Duration::from_secs(2);
 const RETRY_LONGEST: Duration = Duration::from_secs(300);
+
+/// How often a module that brings down its vetting process is vetted.
+const MAX_VET_TRIES: u32 = 2;
 
 /// The state of a standalone control plane.
 pub(super) struct Machine {
@@ -77,6 +80,8 @@ pub(super) struct Options {
 struct Retry {
     at: Instant,
     wait: Duration,
+    generation: i64,
+    tries: u32,
 }
 
 // === impl Machine ===
@@ -490,16 +495,22 @@ impl Machine {
             mut refusal,
             retryable,
         } = failed;
-        if retryable {
-            let wait = self
-                .retries
-                .get(id)
-                .map_or(RETRY_FIRST, |r| (r.wait * 2).min(RETRY_LONGEST));
-            let at = Instant::now() + wait;
-            self.retries.insert(id.clone(), Retry { at, wait });
+        let before = self
+            .retries
+            .remove(id)
+            .filter(|r| r.generation == generation);
+        let tries = before.map_or(1, |r| r.tries + 1);
+        let for_ever = refusal.reason == RefusalReason::PullError;
+        if retryable && (for_ever || tries < MAX_VET_TRIES) {
+            let wait = before.map_or(RETRY_FIRST, |r| (r.wait * 2).min(RETRY_LONGEST));
+            let retry = Retry {
+                at: Instant::now() + wait,
+                wait,
+                generation,
+                tries,
+            };
+            self.retries.insert(id.clone(), retry);
             refusal.message.push_str("; it is tried again");
-        } else {
-            self.retries.remove(id);
         }
         warn!(policy = %id.key, generation, reason = refusal.reason.as_str(), "refused: {}", refusal.message);
         self.drive
@@ -515,44 +526,10 @@ pub(super) fn id_of(record: &Record) -> PolicyId {
     }
 }
 
-fn target_not_found(server: &str) -> Refusal {
-    Refusal {
-        reason: RefusalReason::TargetNotFound,
-        message: format!(
-            "spec.policyServer: there is no PolicyServer {server:?}; add its manifest, or name another"
-        ),
-    }
-}
-
 fn reason(reason: Reason) -> RefusalReason {
     match reason {
         Reason::Unreadable | Reason::Invalid => RefusalReason::Invalid,
         Reason::Duplicate => RefusalReason::Conflicted,
         Reason::PullError => RefusalReason::PullError,
-    }
-}
-
-fn limits(server: Option<&ParsedServer>, parsed: &Parsed) -> Limits {
-    parsed.limits(server.map_or_else(Limits::default, |s| s.limits))
-}
-
-fn allowed_capabilities(server: Option<&ParsedServer>, parsed: &Parsed) -> Option<Vec<String>> {
-    parsed.key.namespace()?;
-    let allowed = server.map(|s| s.spec.namespaced_policies_capabilities.clone());
-    Some(allowed.unwrap_or_default())
-}
-
-fn sources(server: Option<&ParsedServer>) -> Sources {
-    let declared = server.and_then(|s| s.spec.sources.as_ref());
-    let Some(declared) = declared else {
-        return Sources::default();
-    };
-    let secure = declared.secure.iter();
-    let certificates =
-        secure.filter_map(|s| Some((s.name.clone(), s.certificate.clone()?.into_bytes())));
-    Sources {
-        insecure: declared.insecure.clone(),
-        certificates: certificates.collect(),
-        ..Sources::default()
     }
 }

@@ -4,7 +4,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use anyhow::Context as _;
@@ -46,6 +46,9 @@ use crate::{drive::Drive, metrics::Metrics, vetting::Vetting};
 
 /// Notices that may wait for the event loop; a stream whose notice finds no room waits.
 const NOTICES: usize = 4_096;
+
+/// How often certificate files are looked at: they are renewed days before they end.
+const CERTIFICATE_POLL: Duration = Duration::from_secs(10);
 
 /// A standalone control plane that is running.
 pub struct Running {
@@ -152,7 +155,9 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
     };
     let secured = tls.is_some() || token_file.is_some();
     let authenticator = authenticator(token_file)?;
-    let tls = tls.map(|(cert, key)| load_tls(&cert, &key)).transpose()?;
+    let tls = tls
+        .map(|(cert, key)| load_tls(&mut tasks, cert, key, &shutdown))
+        .transpose()?;
     let listener = bind(discovery, "--discovery").await?;
     let discovery = listener.local_addr()?;
     spawn_discovery(
@@ -274,8 +279,47 @@ fn authenticator(token_file: Option<PathBuf>) -> anyhow::Result<Arc<dyn Authenti
     })
 }
 
-fn load_tls(cert: &Path, key: &Path) -> anyhow::Result<Tls> {
-    Tls::from_files(cert, key).context("failed to set up TLS for --discovery")
+fn load_tls(
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+    cert: PathBuf,
+    key: PathBuf,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<Tls> {
+    let tls = Tls::from_files(&cert, &key).context("failed to set up TLS for --discovery")?;
+    let (reloaded, stop) = (tls.clone(), shutdown.clone());
+    tasks.spawn(async move {
+        stop.run_until_cancelled(follow_files(reloaded, cert, key))
+            .await;
+        Ok(())
+    });
+    Ok(tls)
+}
+
+async fn follow_files(tls: Tls, cert: PathBuf, key: PathBuf) {
+    let mut seen = modified(&cert, &key);
+    loop {
+        tokio::time::sleep(CERTIFICATE_POLL).await;
+        let now = modified(&cert, &key);
+        if now == seen {
+            continue;
+        }
+        // Two files are never replaced at once: a pair that does not fit is read again.
+        match reload(&tls, &cert, &key) {
+            Ok(()) => seen = now,
+            Err(error) => warn!("keeping the certificate that was read before: {error:#}"),
+        }
+    }
+}
+
+fn reload(tls: &Tls, cert: &Path, key: &Path) -> anyhow::Result<()> {
+    tls.replace_pem(&std::fs::read(cert)?, &std::fs::read(key)?)?;
+    info!("certificate reloaded");
+    Ok(())
+}
+
+fn modified(cert: &Path, key: &Path) -> [Option<SystemTime>; 2] {
+    let time = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
+    [time(cert), time(key)]
 }
 
 async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
