@@ -105,7 +105,7 @@ async fn combination(
     ] {
         let mut server = Server::start(policies, None)?;
         let bad = move |n: usize| {
-            if n % share == 0 {
+            if n.is_multiple_of(share) {
                 manner
             } else {
                 Manner::Honest

@@ -88,7 +88,7 @@ impl How {
         match self {
             How::Settings => "settings",
             How::Artefact => "module, artefact",
-            How::Portable => "module, compiled there",
+            How::Portable => "module, compiled",
         }
     }
 }
