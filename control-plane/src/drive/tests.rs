@@ -92,7 +92,7 @@ fn published(drive: &Drive<Store>) -> Option<usize> {
     let gauge = drive.metrics.snapshot_version.get_or_create(&ServerLabel {
         policy_server: "default".into(),
     });
-    (gauge.get() != 0).then(|| drive.unpublished.len())
+    (gauge.get() != 0).then_some(drive.unpublished.len())
 }
 
 #[test]
