@@ -49,7 +49,9 @@ fn check_path(layout: &Layout, path: &Policy, by: Option<&Policy>) {
         .get(path.revision.as_str())
         .map(|path| &path.answer);
     match (found, by) {
-        (Some(Answer::By(revisions)), Some(by)) => assert_eq!(revisions, &[by.revision.clone()]),
+        (Some(Answer::By(revisions)), Some(by)) => {
+            assert_eq!(revisions, std::slice::from_ref(&by.revision))
+        }
         (Some(Answer::NotLoaded(_)), None) => {}
         other => panic!("{}: {other:?}", path.revision),
     }

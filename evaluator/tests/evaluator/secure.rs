@@ -26,15 +26,13 @@ pub(crate) fn certificate(dir: &Path) -> (TlsFiles, CertificateDer<'static>) {
     (files, made.cert.der().clone())
 }
 
-/// Trusts these certificates and speaks these versions.
+/// Trusts this certificate and speaks these versions.
 pub(crate) fn client(
-    trusted: &[CertificateDer<'static>],
+    trusted: &CertificateDer<'static>,
     versions: &[&'static rustls::SupportedProtocolVersion],
 ) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    for one in trusted {
-        roots.add(one.clone()).unwrap();
-    }
+    roots.add(trusted.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions);
     Arc::new(
@@ -64,14 +62,14 @@ async fn both_versions_of_tls_are_spoken_and_certificates_change_without_a_resta
     assert_eq!(evaluator.ready(), Ok(()));
     let (addr, path) = (evaluator.listen_addr(), format!("/validate/{}", one.path()));
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
-        let mut client = Client::tls(addr, client(&[old.clone()], &[version])).await;
+        let mut client = Client::tls(addr, client(&old, &[version])).await;
         assert_eq!(client.review(&path).await.0.as_u16(), 200);
     }
-    let mut open = Client::tls(addr, client(&[old.clone()], rustls::ALL_VERSIONS)).await;
+    let mut open = Client::tls(addr, client(&old, rustls::ALL_VERSIONS)).await;
     // A broken pair changes nothing, a new one is taken; the open connection lives on.
     fs::write(&files.cert, "garbage").unwrap();
     let (_, new) = certificate(dir.path());
-    let trusts_new = client(&[new], rustls::ALL_VERSIONS);
+    let trusts_new = client(&new, rustls::ALL_VERSIONS);
     eventually("the new certificate is served", async || {
         let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
         let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
@@ -148,11 +146,8 @@ async fn the_control_plane_signs_a_certificate_and_a_restart_keeps_it() {
         );
         stream.applied(full(&snapshot(&[]), "n1")).await;
         eventually("ready", async || evaluator.ready().is_ok()).await;
-        let mut client = Client::tls(
-            evaluator.listen_addr(),
-            client(&[root.clone()], rustls::ALL_VERSIONS),
-        )
-        .await;
+        let mut client =
+            Client::tls(evaluator.listen_addr(), client(&root, rustls::ALL_VERSIONS)).await;
         assert_eq!(
             client.review("/validate/cluster/a/1-x").await.0.as_u16(),
             404

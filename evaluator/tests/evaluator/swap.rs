@@ -44,7 +44,7 @@ async fn each_request_is_answered_by_the_revision_that_its_path_names() {
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicU64::new(0)),
     );
-    let tls = client(&[trusted], rustls::ALL_VERSIONS);
+    let tls = client(&trusted, rustls::ALL_VERSIONS);
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let (pointer, stop, count) = (pointer.clone(), stop.clone(), count.clone());
