@@ -90,12 +90,15 @@ impl<P: Performer> Drive<P> {
         // Each round does what the one before made possible; a policy has few steps.
         for _ in 0..16 {
             let mut effects = Vec::new();
-            self.plane.settle(self.clock.now(), &mut effects);
+            self.plane.decide(self.clock.now(), &mut effects);
             if effects.is_empty() {
                 break;
             }
             self.perform(effects);
         }
+        let mut effects = Vec::new();
+        self.plane.publish(self.clock.now(), &mut effects);
+        self.perform(effects);
         let stored = self.performer.commit();
         let durable = stored.is_ok();
         match stored {

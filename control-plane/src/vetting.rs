@@ -8,7 +8,7 @@ use assent_core::{
     rollout::{PolicyId, Refusal, RefusalReason},
 };
 use assent_modules::{
-    pull::{Files, ModuleUrl, Puller, Reach, Sources},
+    pull::{self, Files, ModuleUrl, Puller, Reach, Sources},
     store::Store,
     vet::{Refused, Stage, VetLimits, VetReport, VetRequest, Vetter},
 };
@@ -168,10 +168,7 @@ impl Vetting {
             .url
             .parse()
             .map_err(|e| Failed::invalid(format!("spec.module: {e}")))?;
-        let pulled = puller(job)?.pull(&url).await.map_err(|error| Failed {
-            retryable: error.is_retryable() || url.is_file(),
-            refusal: refusal(RefusalReason::PullError, error.to_string()),
-        })?;
+        let pulled = puller(job)?.pull(&url).await.map_err(Failed::pulling)?;
         self.metrics
             .module_pull
             .observe(start.elapsed().as_secs_f64());
@@ -205,6 +202,18 @@ impl Failed {
         Self {
             retryable: refused.stage == Stage::Crashed,
             ..Self::invalid(refused.message)
+        }
+    }
+
+    /// A file may be there the next moment; what is no module stays none.
+    fn pulling(error: pull::Error) -> Self {
+        let reason = match &error {
+            pull::Error::NotWasm { .. } | pull::Error::TooLarge { .. } => RefusalReason::Invalid,
+            _ => RefusalReason::PullError,
+        };
+        Self {
+            retryable: error.is_retryable() || matches!(error, pull::Error::File { .. }),
+            refusal: refusal(reason, error.to_string()),
         }
     }
 

@@ -234,10 +234,22 @@ impl Plane {
 
     /// Says what follows from everything applied so far and from the time.
     pub fn settle(&mut self, now: Millis, out: &mut Vec<Effect>) {
+        self.decide(now, out);
+        self.publish(now, out);
+    }
+
+    /// The first half of settling: what is to be done for policies. Whoever does such
+    /// things at once asks again until there is nothing left, so that no snapshot goes out
+    /// that is outdated already.
+    pub fn decide(&mut self, now: Millis, out: &mut Vec<Effect>) {
         for server in self.servers.values_mut() {
             server.fleet.tick(now);
         }
         self.settle_policies(now, out);
+    }
+
+    /// The second half: what goes out to streams.
+    pub fn publish(&mut self, now: Millis, out: &mut Vec<Effect>) {
         self.rebuild();
         if self.synced {
             for (name, server) in &mut self.servers {
