@@ -2,7 +2,7 @@
 //!
 //! Nothing is written by hand here; `proto/assent/discovery/v1/*.proto` is the contract.
 
-#![allow(unreachable_pub, clippy::doc_markdown, missing_docs)]
+#![allow(unreachable_pub, missing_docs, rustdoc::invalid_html_tags)]
 
 /// `google.rpc`: the error model.
 pub mod google {

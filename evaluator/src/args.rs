@@ -12,6 +12,8 @@ use crate::{Config, Evaluator, Listen, Timings, TlsFiles};
 /// Follows an Assent control plane and answers admission reviews with its policies.
 #[derive(Debug, Parser)]
 #[command(name = "assent-evaluator", version)]
+// Comments are help texts for a terminal, which has no links.
+#[allow(rustdoc::bare_urls)]
 pub struct Args {
     /// Where the control plane serves discovery, for example https://assent.assent-system.svc:15010
     #[arg(long, env = "ASSENT_DISCOVERY", value_name = "URL")]

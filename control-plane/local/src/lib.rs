@@ -1,6 +1,6 @@
 //! Standalone duties: what an API server does in a cluster, done by one process.
 //!
-//! A watched [`directory`] of manifests stands for the API; [`decide`] says what a new look at
+//! A watched [`directory`] of manifests stands for the API; [`mod@decide`] says what a new look at
 //! it changes; [`objects`] keeps identities and revisions on disk; [`dispatch`] calls the
 //! policies that match a request and merges what they say.
 
