@@ -309,7 +309,8 @@ impl Fleet {
                 &mut fold.behind
             } += count(open);
             missing += if has { group.gone.len() } else { open + absent };
-            fold.lacking |= !has && group.snapshot.is_some();
+            // Whoever left for longer than the grace period serves nobody.
+            fold.lacking |= group.snapshot.is_some() && (!has || !group.gone.is_empty());
         }
         for name in self.exceptions.get(revision).into_iter().flatten() {
             missing += 1;

@@ -30,6 +30,9 @@ mod tests;
 pub struct Plane {
     grace: Duration,
     synced: bool,
+    /// When replicas of what was restored had the time to come back.
+    settled_at: Option<Millis>,
+    settling: bool,
     servers: BTreeMap<Arc<str>, Server>,
     policies: BTreeMap<PolicyId, Entry>,
 }
@@ -164,6 +167,8 @@ impl Plane {
         Self {
             grace,
             synced: false,
+            settled_at: None,
+            settling: false,
             servers: BTreeMap::new(),
             policies: BTreeMap::new(),
         }
@@ -245,6 +250,7 @@ impl Plane {
         for server in self.servers.values_mut() {
             server.fleet.tick(now);
         }
+        self.settling = self.settled_at.is_some_and(|at| now < at);
         self.settle_policies(now, out);
     }
 
@@ -263,7 +269,8 @@ impl Plane {
         let policies = self.policies.values().filter_map(|e| e.rollout.deadline());
         let servers = self.servers.values();
         let servers = servers.flat_map(|s| [s.fleet.deadline(), s.coalescer.deadline()]);
-        policies.chain(servers.flatten()).min()
+        let settled = self.settled_at.filter(|_| self.settling);
+        policies.chain(servers.flatten()).chain(settled).min()
     }
 
     /// Whether all objects were read once.
@@ -307,7 +314,8 @@ impl Plane {
         let entry = self.policies.get(id)?;
         let nobody = Fleet::new(Counting::Expected, Duration::ZERO);
         let fleet = self.servers.get(&entry.server).map(|s| &s.fleet);
-        Some(PolicyStatus::of(&entry.rollout, fleet.unwrap_or(&nobody)))
+        let fleet = fleet.unwrap_or(&nobody);
+        Some(PolicyStatus::of(&entry.rollout, fleet, self.settling))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -324,6 +332,10 @@ impl Plane {
         if self.policies.contains_key(&id) {
             let input = rollout::Input::Observed { generation, timing };
             return self.step(now, &id, input, out);
+        }
+        if stored.active.is_some() {
+            self.settling = true;
+            self.settled_at.get_or_insert(now + self.grace);
         }
         let rollout = Rollout::new(id.clone(), now, generation, timing).restore(now, stored);
         self.touch(&server);

@@ -485,6 +485,7 @@ impl Timing {
         Self {
             drain,
             quiet: self.quiet.min(drain),
+            longest_drain: self.longest_drain.max(drain),
             delete_drain: drain,
             ..self
         }

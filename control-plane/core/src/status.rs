@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     fleet::{Fleet, Fold, Name, Standing},
     policy::{Policy, RevisionId},
-    rollout::{Acceptance, Candidate, Rollout},
+    rollout::{Acceptance, Candidate, RefusalReason, Rollout},
     session::Stage,
 };
 
@@ -84,7 +84,9 @@ pub struct Transitions(BTreeMap<&'static str, (Truth, i64)>);
 
 impl PolicyStatus {
     /// Computes the status of a policy on its fleet.
-    pub fn of(rollout: &Rollout, fleet: &Fleet) -> Self {
+    /// `settling` says that the control plane started lately: without replicas yet, what
+    /// was active stays as it was.
+    pub fn of(rollout: &Rollout, fleet: &Fleet, settling: bool) -> Self {
         let active = rollout.active();
         let candidate = rollout.candidate().map(|c| &c.policy);
         let shown = candidate.or(active);
@@ -100,7 +102,7 @@ impl PolicyStatus {
             fold,
             omitted: fold.wanted.saturating_sub(listed),
             rows,
-            conditions: conditions(rollout, fleet),
+            conditions: conditions(rollout, fleet, settling),
         }
     }
 
@@ -173,11 +175,12 @@ impl Transitions {
     }
 }
 
-fn conditions(rollout: &Rollout, fleet: &Fleet) -> [Condition; 4] {
+fn conditions(rollout: &Rollout, fleet: &Fleet, settling: bool) -> [Condition; 4] {
     let generation = rollout.generation();
     // An edit that could not even be read makes no generation: what is active is then not
     // what the user wants, although the number is the same.
-    let refused = matches!(rollout.acceptance(), Acceptance::Refused(_));
+    // A second manifest of the same name changes nothing about the first, which is used.
+    let refused = matches!(rollout.acceptance(), Acceptance::Refused(r) if r.reason != RefusalReason::Conflicted);
     let current = rollout
         .active()
         .filter(|p| p.generation == generation && !refused);
@@ -186,9 +189,9 @@ fn conditions(rollout: &Rollout, fleet: &Fleet) -> [Condition; 4] {
         .filter(|c| c.policy.generation == generation);
     [
         accepted(rollout),
-        programmed(rollout, fleet, current, candidate),
-        enforced(rollout, fleet, current, candidate),
-        ready(rollout, fleet),
+        programmed(rollout, fleet, settling, current, candidate),
+        enforced(rollout, fleet, settling, current, candidate),
+        ready(rollout, fleet, settling),
     ]
 }
 
@@ -215,6 +218,7 @@ fn accepted(rollout: &Rollout) -> Condition {
 fn programmed(
     rollout: &Rollout,
     fleet: &Fleet,
+    settling: bool,
     current: Option<&std::sync::Arc<Policy>>,
     candidate: Option<&Candidate>,
 ) -> Condition {
@@ -223,7 +227,7 @@ fn programmed(
     if let Some(active) = current {
         let fold = fleet.fold(&active.revision);
         return match fold {
-            Fold { wanted: 0, .. } => say(Truth::False, "NoReplicas", no_replicas()),
+            Fold { wanted: 0, .. } if !settling => say(Truth::False, "NoReplicas", no_replicas()),
             Fold { rejected: 1.., .. } => {
                 say(Truth::False, "Rejected", why(fleet, &active.revision))
             }
@@ -268,13 +272,16 @@ fn programmed(
 fn enforced(
     rollout: &Rollout,
     fleet: &Fleet,
+    settling: bool,
     current: Option<&std::sync::Arc<Policy>>,
     candidate: Option<&Candidate>,
 ) -> Condition {
     let say = |status, reason, message: String| Condition::new("Enforced", status, reason, message);
     if let Some(active) = current {
         return match fleet.fold(&active.revision) {
-            Fold { wanted: 0, .. } => say(Truth::False, "NotProgrammed", no_replicas()),
+            Fold { wanted: 0, .. } if !settling => {
+                say(Truth::False, "NotProgrammed", no_replicas())
+            }
             Fold { lacking: true, .. } => say(
                 Truth::False,
                 "PartiallyEnforced",
@@ -306,7 +313,7 @@ fn enforced(
     }
 }
 
-fn ready(rollout: &Rollout, fleet: &Fleet) -> Condition {
+fn ready(rollout: &Rollout, fleet: &Fleet, settling: bool) -> Condition {
     let say = |status, reason, message: &str| Condition::new("Ready", status, reason, message);
     let Some(active) = rollout.active() else {
         return match rollout.acceptance() {
@@ -316,7 +323,7 @@ fn ready(rollout: &Rollout, fleet: &Fleet) -> Condition {
     };
     let fold = fleet.fold(&active.revision);
     match fold {
-        Fold { wanted: 0, .. } => say(
+        Fold { wanted: 0, .. } if !settling => say(
             Truth::False,
             "NotServed",
             "no replica serves the active revision",
@@ -327,7 +334,7 @@ fn ready(rollout: &Rollout, fleet: &Fleet) -> Condition {
             "a replica does not serve the active revision",
         ),
         _ if active.generation == rollout.generation()
-            && *rollout.acceptance() == Acceptance::Accepted =>
+            && !matches!(rollout.acceptance(), Acceptance::Refused(r) if r.reason != RefusalReason::Conflicted) =>
         {
             say(Truth::True, "Current", "the newest generation is enforced")
         }

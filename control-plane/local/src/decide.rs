@@ -226,9 +226,15 @@ impl<'a> Deciding<'a> {
             if claims.winners.contains_key(object) {
                 continue;
             }
-            let broken = claims.nameless.iter().find(|d| d.file == entry.file);
+            // A file that was cut off may have lost whole documents, or half a name.
+            let mut documents = self.scan.documents.iter();
+            let broken = documents.find(|d| d.file == entry.file && d.result.is_err());
             if let Some(document) = broken {
                 self.problem(Some(object.clone()), Reason::Invalid, invalid(document));
+            }
+            if let Some(error) = self.scan.unreadable.get(&entry.file) {
+                let message = format!("failed to read {}: {error}", entry.file);
+                self.problem(Some(object.clone()), Reason::Invalid, message);
             }
             if broken.is_some() || self.is_unknown(&entry.file) {
                 self.decision.objects.insert(object.clone(), entry.clone());

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use assent_core::{Digest, PolicyKey};
-use assent_grpc::Notice;
+use assent_grpc::{Notice, rollout};
 use assent_local::{
     directory::Scan,
     dispatch::{Table, Target},
@@ -63,7 +63,10 @@ impl EventLoop {
                 }
                 Some(outcome) = self.outcomes.recv() => self.machine.vetted(outcome),
                 Some(query) = self.queries.recv() => {
-                    self.answer(query);
+                    // Looking changes nothing, and must not wake those who wait for changes.
+                    if !self.answer(query, &mut routed) {
+                        continue;
+                    }
                 }
                 _ = collect.tick() => self.collect(),
                 () = sleep_until(wake) => {}
@@ -133,8 +136,8 @@ impl EventLoop {
         }
     }
 
-    fn answer(&mut self, query: Query) {
-        // Whoever asked and left is not told.
+    /// Answers; true where something may have changed. Whoever asked and left is not told.
+    fn answer(&mut self, query: Query, routed: &mut Vec<(PolicyKey, String)>) -> bool {
         match query {
             Query::Objects(answer) => {
                 let _ = answer.send(self.machine.objects());
@@ -144,16 +147,25 @@ impl EventLoop {
                 let _ = answer.send(());
             }
             Query::ClientStatus(query, answer) => {
-                let _ = answer.send(services::client_status(&mut self.machine.drive, &query));
+                let _ = answer.send(services::client_status(&mut self.machine, &query));
             }
             Query::Revisions(key, answer) => {
                 let record = self.machine.drive.performer.book.get(&key);
                 let _ = answer.send(record.map(services::revisions));
             }
             Query::Undo(key, to, answer) => {
-                let _ = answer.send(self.machine.undo(&key, to));
+                let undone = self.machine.undo(&key, to);
+                // Only what is on disk is confirmed.
+                let durable = self.settle(routed);
+                let lost = "the state can't be written; it is tried again";
+                let _ = answer.send(match durable {
+                    true => undone,
+                    false => Err(rollout::Error::Unavailable(lost.into())),
+                });
+                return true;
             }
         }
+        false
     }
 
     /// Removes modules that no stored revision names.

@@ -14,7 +14,10 @@ use assent_core::{
     policy::DEFAULT_SERVER,
     rollout::{Acceptance, Input, PolicyId, Refusal, RefusalReason, Stored, Timing},
 };
-use assent_grpc::{Hub, rollout};
+use assent_grpc::{
+    Hub, rollout,
+    status::{PolicyRow, Query as StatusQuery},
+};
 use assent_local::{
     decide::decide,
     decide::{self, Objects, Problem, Reason},
@@ -30,6 +33,7 @@ use super::{
     keeper::Keeper,
     revisions,
     servers::{allowed_capabilities, limits, sources, target_not_found},
+    services::refused_row,
     view::{self, PolicyObject},
 };
 use crate::{
@@ -55,7 +59,7 @@ pub(super) struct Machine {
     /// Servers by name; `default` is always there.
     servers: BTreeMap<String, Option<ParsedServer>>,
     /// What is wrong with policies, by name.
-    problems: BTreeMap<PolicyKey, Problem>,
+    problems: BTreeMap<PolicyKey, (Problem, Timestamp)>,
     jobs: HashMap<PolicyId, (i64, AbortHandle)>,
     retries: HashMap<PolicyId, Retry>,
     synced: bool,
@@ -227,23 +231,40 @@ impl Machine {
     /// Every policy as an object, those that were never good included.
     pub(super) fn objects(&mut self) -> Vec<PolicyObject> {
         let ids: Vec<PolicyId> = self.policies().map(|r| r.id().clone()).collect();
-        let objects = ids
-            .iter()
-            .filter_map(|id| view::object(&mut self.drive, id));
-        let mut objects: Vec<(String, PolicyObject)> = objects
-            .zip(&ids)
-            .map(|(object, id)| (id.key.to_string(), object))
-            .collect();
-        let now = self.drive.clock.timestamp(self.drive.clock.now());
-        for (key, problem) in &self.problems {
-            if self.drive.plane.rollout(key).is_none() {
-                let reason = reason(problem.reason).as_str();
-                let object = view::refused(key, reason, &problem.message, now);
-                objects.push((key.to_string(), object));
+        let mut objects: Vec<(PolicyKey, PolicyObject)> = self.refused_objects();
+        for id in ids {
+            if let Some(object) = view::object(&mut self.drive, &id) {
+                objects.push((id.key, object));
             }
         }
         objects.sort_by(|a, b| a.0.cmp(&b.0));
         objects.into_iter().map(|(_, object)| object).collect()
+    }
+
+    /// Rows of policies that were never good. Which server they are for is not known, so
+    /// they are told where most people look.
+    pub(super) fn never_good(&self, query: &StatusQuery) -> Vec<PolicyRow> {
+        if query.server != DEFAULT_SERVER {
+            return Vec::new();
+        }
+        let objects = self.refused_objects().into_iter();
+        let wanted = objects.filter(|(key, _)| query.wants_policy(key.as_str()));
+        wanted
+            .map(|(key, object)| refused_row(&key, &object))
+            .collect()
+    }
+
+    fn refused_objects(&self) -> Vec<(PolicyKey, PolicyObject)> {
+        let problems = self.problems.iter();
+        let never = problems.filter(|(key, _)| self.drive.plane.rollout(key).is_none());
+        let object = |(key, (problem, since)): (&PolicyKey, &(Problem, Timestamp))| {
+            let reason = reason(problem.reason).as_str();
+            (
+                key.clone(),
+                view::refused(key, reason, &problem.message, *since),
+            )
+        };
+        never.map(object).collect()
     }
 
     /// The living policies.
@@ -380,11 +401,10 @@ impl Machine {
         let policies: Vec<_> = policies.collect();
         for (key, wanted) in policies {
             let new = self.drive.performer.book.new_rollback(&key, wanted);
-            self.drive.performer.book.rollback_seen(&key, wanted);
-            if let Some(to) = new
-                && let Err(why) = self.undo(&key, to)
-            {
-                warn!(policy = %key, "can't roll back: {why}");
+            match new.map(|to| self.undo(&key, to)) {
+                // It is tried again with the next change: the revision may exist by then.
+                Some(Err(why)) => warn!(policy = %key, "can't roll back: {why}"),
+                Some(Ok(_)) | None => self.drive.performer.book.rollback_seen(&key, wanted),
             }
         }
     }
@@ -405,22 +425,40 @@ impl Machine {
                 self.drive.apply(Event::Policy(id, Input::Reconsidered));
             }
         }
-        for (key, problem) in &now {
-            let Some(rollout) = self.drive.plane.rollout(key) else {
-                continue;
-            };
-            let (id, generation) = (rollout.id().clone(), rollout.generation());
-            // A module's file that is gone matters only before it was read.
-            if problem.reason == Reason::PullError && rollout.has_revision_of(generation) {
-                continue;
-            }
-            let refusal = Refusal {
-                reason: reason(problem.reason),
-                message: problem.message.clone(),
-            };
-            self.drive.apply(Event::refused(id, generation, refusal));
+        for (key, problem) in now {
+            let since = before
+                .get(&key)
+                .map_or_else(Timestamp::now, |(_, since)| *since);
+            self.problems.insert(key.clone(), (problem, since));
+            self.blame(&key);
         }
-        self.problems = now;
+    }
+
+    /// Refuses the newest generation of a policy for what is wrong with its manifest.
+    fn blame(&mut self, key: &PolicyKey) {
+        let Some((problem, _)) = self.problems.get(key) else {
+            return;
+        };
+        let Some(rollout) = self.drive.plane.rollout(key) else {
+            return;
+        };
+        let (id, generation) = (rollout.id().clone(), rollout.generation());
+        let has = rollout.has_revision_of(generation);
+        // A module's file that is gone matters only before it was read, and a second
+        // manifest must not keep the first from being vetted.
+        let passes = match problem.reason {
+            Reason::PullError => has,
+            Reason::Duplicate => !has,
+            Reason::Unreadable | Reason::Invalid => false,
+        };
+        if passes {
+            return;
+        }
+        let refusal = Refusal {
+            reason: reason(problem.reason),
+            message: problem.message.clone(),
+        };
+        self.drive.apply(Event::refused(id, generation, refusal));
     }
 
     /// Says loudly what is wrong, once.
@@ -488,6 +526,8 @@ impl Machine {
         info!(policy = %id.key, revision = %revision.name, "accepted");
         self.drive.performer.book.add_revision(record.uid, revision);
         self.drive.apply(Event::ready(id.clone(), policy.into()));
+        // What is wrong with the manifest is still wrong.
+        self.blame(&id.key);
     }
 
     fn refused(&mut self, id: &PolicyId, generation: i64, failed: Failed) {

@@ -27,6 +27,8 @@ use tracing::error;
 use super::{
     control::{Control, Query},
     keeper::Keeper,
+    machine::Machine,
+    view::PolicyObject,
 };
 use crate::drive::Drive;
 
@@ -177,17 +179,24 @@ pub(super) fn internal_token(state: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Answers a question about the discovery state.
-pub(super) fn client_status(drive: &mut Drive<Keeper>, query: &StatusQuery) -> Option<Page> {
+pub(super) fn client_status(machine: &mut Machine, query: &StatusQuery) -> Option<Page> {
+    let never_good = machine.never_good(query);
+    let drive = &mut machine.drive;
     let server = drive.plane.server(&query.server)?;
     let version = server.version();
     // Before anything is published nobody is current: any other version says so.
     let current = version.unwrap_or_else(nothing);
     let (replicas, next) = query.select(&server.fleet, current);
     let own = drive.plane.rollouts().filter(|(name, rollout)| {
-        ***name == *query.server && query.wants_policy(rollout.id().key.as_str())
+        ***name == *query.server
+            && !rollout.is_ending()
+            && query.wants_policy(rollout.id().key.as_str())
     });
     let ids: Vec<PolicyId> = own.map(|(_, r)| r.id().clone()).collect();
-    let policies = ids.iter().filter_map(|id| policy_row(drive, id)).collect();
+    let rows = ids.iter().filter_map(|id| policy_row(drive, id));
+    let mut policies: Vec<PolicyRow> = rows.collect();
+    policies.extend(never_good);
+    policies.sort_by(|a, b| a.policy.cmp(&b.policy));
     let now = drive.clock.now();
     Some(Page {
         version,
@@ -217,6 +226,23 @@ fn policy_row(drive: &mut Drive<Keeper>, id: &PolicyId) -> Option<PolicyRow> {
         fold: status.fold,
         conditions: conditions.collect(),
     })
+}
+
+/// A policy whose manifest was never good, out of its object.
+pub(super) fn refused_row(key: &PolicyKey, object: &PolicyObject) -> PolicyRow {
+    let conditions = object.status.conditions.iter().map(|c| ConditionRow {
+        r#type: c.type_.clone(),
+        status: c.status.clone(),
+        reason: c.reason.clone(),
+        message: c.message.clone(),
+        observed_generation: 0,
+        transition: Some(c.last_transition_time.0.into()),
+    });
+    PolicyRow {
+        policy: key.to_string(),
+        conditions: conditions.collect(),
+        ..PolicyRow::default()
+    }
 }
 
 /// Revisions of a policy, newest first.

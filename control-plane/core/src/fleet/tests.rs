@@ -309,7 +309,7 @@ fn r37_a_required_replica_blocks_after_its_grace() {
     script
         .check(("a", 1), "1: 1 disconnected complete")
         .pass(60_000)
-        .check(("a", 1), "1: 1 disconnected");
+        .check(("a", 1), "1: 1 disconnected lacking");
     assert_eq!(script.fleet.deadline(), None);
 }
 

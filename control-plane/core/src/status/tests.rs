@@ -97,7 +97,7 @@ impl Case {
     }
 
     fn status(&self) -> PolicyStatus {
-        PolicyStatus::of(&self.rollout, &self.fleet)
+        PolicyStatus::of(&self.rollout, &self.fleet, false)
     }
 
     /// Expects exactly these conditions and rows.

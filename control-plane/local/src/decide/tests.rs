@@ -302,7 +302,26 @@ fn unsettled_and_unreadable_files_remove_nothing() {
         .unreadable
         .insert("a.yaml".into(), "permission denied".into());
     let decision = decide(&before, &denied, Options::default());
-    check(&decision, &[], &[], &[Reason::Unreadable]);
+    check(&decision, &[], &[], &[Reason::Unreadable, Reason::Invalid]);
+    assert_eq!(decision.objects, before);
+}
+
+#[test]
+fn a_file_that_was_cut_off_removes_nothing() {
+    let before = after(vec![
+        policy("a.yaml", "a"),
+        policy("a.yaml", "b"),
+        policy("c.yaml", "c"),
+    ]);
+    // The cut left a document with half a name, and none of what followed.
+    let mut cut = policy("a.yaml", "half");
+    cut.result = Err(Error::Json("cut off".into()));
+    let decision = decide(
+        &before,
+        &scan(vec![cut, policy("c.yaml", "c")]),
+        Options::default(),
+    );
+    assert_eq!(decision.removed, []);
     assert_eq!(decision.objects, before);
 }
 

@@ -169,6 +169,10 @@ impl Scanner {
 fn read_manifest(path: &Path, name: &str, options: &Options) -> Result<Vec<Document>, String> {
     let bytes = files::read(path, super::MAX_FILE_BYTES).map_err(|error| error.to_string())?;
     let text = String::from_utf8(bytes).map_err(|_| "not UTF-8".to_owned())?;
+    // Writers that begin by truncating leave this behind when they die or the disk is full.
+    if text.trim().is_empty() {
+        return Err("it is empty; remove it to remove its policies".to_owned());
+    }
     Ok(files::documents(name, &text, &options.parse))
 }
 

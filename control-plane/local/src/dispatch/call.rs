@@ -70,7 +70,10 @@ impl Client {
 impl Error {
     /// Whether another replica may do better.
     pub(super) fn may_retry(&self) -> bool {
-        matches!(self, Error::Connection(..))
+        matches!(
+            self,
+            Error::Connection(..) | Error::Status(_, StatusCode::SERVICE_UNAVAILABLE, _)
+        )
     }
 }
 

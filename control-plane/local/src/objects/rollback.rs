@@ -30,7 +30,8 @@ pub(super) fn find(record: &Record, to: Rollback) -> Result<&Revision, Error> {
             .filter(|r| r.generation < record.generation)
             .max_by_key(|r| r.generation),
         Rollback::Generation(generation) => {
-            record.revisions.iter().find(|r| r.generation == generation)
+            let mut revisions = record.revisions.iter().filter(served);
+            revisions.find(|r| r.generation == generation)
         }
     };
     found.ok_or_else(|| Error::NoRevision {

@@ -96,6 +96,7 @@ impl Oracle {
             let gone = !replica.open && replica.until.is_none();
             fold.wanted += 1;
             fold.lacking |= !has && (replica.taken.is_some() || refused);
+            fold.lacking |= gone && replica.taken.is_some();
             all &= has && !gone;
             match (replica.open, has, offered || refused) {
                 (false, _, _) => fold.disconnected += 1,
