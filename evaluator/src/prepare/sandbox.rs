@@ -14,7 +14,13 @@ pub(crate) fn compile(engine: &Engine, code: &Code) -> Result<Module, Failure> {
         Code::Portable(wasm) => engine.compile(wasm),
         Code::Artefact(bytes, digest) => engine.load(bytes, digest.as_bytes()),
     };
-    module.map_err(|error| Failure::lasting(Stage::Compile, error.to_string()))
+    module.map_err(|error| {
+        let stage = match error {
+            assent_wasm::Error::Unfit(_) => Stage::Link,
+            _ => Stage::Compile,
+        };
+        Failure::lasting(stage, error.to_string())
+    })
 }
 
 /// Links the policy, lets the module judge its settings, and tests it once.
@@ -60,5 +66,30 @@ fn failure(error: PrepareError) -> Failure {
         assent_wasm::Stage::Settings => Stage::Settings,
         assent_wasm::Stage::SelfTest => Stage::SelfTest,
     };
-    Failure::lasting(stage, error.to_string())
+    let message = error.to_string();
+    if error.may_pass() {
+        Failure::passing(stage, message)
+    } else {
+        Failure::lasting(stage, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[track_caller]
+    fn check_stage(wasm: &[u8], stage: Stage) {
+        let engine = Engine::new(assent_wasm::EngineConfig::small()).unwrap();
+        let code = Code::Portable(wasm.to_vec().into());
+        let failure = compile(&engine, &code).err().unwrap();
+        assert_eq!((failure.stage, failure.retryable), (stage, false));
+    }
+
+    #[test]
+    fn a_module_that_fits_no_abi_does_not_link() {
+        check_stage(b"\0asm\x01\0\0\0", Stage::Link);
+        check_stage(b"not wasm", Stage::Compile);
+    }
 }

@@ -68,7 +68,7 @@ async fn each_bad_module_is_refused_at_its_stage_and_the_others_serve() {
         (Revision::new("a", 1, b"not wasm"), v1::Stage::Compile),
         (
             Revision::new("b", 1, &wat::parse_str("(module)").unwrap()),
-            v1::Stage::Compile,
+            v1::Stage::Link,
         ),
         (
             Revision::new("c", 1, &guests::bad_settings()),

@@ -43,7 +43,11 @@ pub fn request(bytes: &[u8]) -> bool {
     let Ok(request) = serde_json::from_slice::<&RawValue>(bytes) else {
         return false;
     };
-    let _ = crate::json::payload(request, b"{}");
+    let review = Review {
+        raw: false,
+        ..Review::raw(request)
+    };
+    let _ = crate::json::payload(&review, b"{}");
     crate::json::within_depth(bytes, crate::json::MAX_DEPTH) && Review::admission(request).is_ok()
 }
 

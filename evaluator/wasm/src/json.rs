@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
+use crate::review::Review;
+
 /// Whether arrays and objects nest at most `max` deep.
 ///
 /// Only brackets are counted: the text must be known to be JSON, or be parsed afterwards. Most documents
@@ -48,8 +50,16 @@ fn string_end(json: &[u8], mut at: usize) -> usize {
 }
 
 /// The request as guests get it: as sent, but without a null `options`, which guests written with the Rust
-/// SDK can't read.
-pub(crate) fn without_null_options(request: &RawValue) -> Cow<'_, [u8]> {
+/// SDK can't read. A raw document means what its author says it means, and stays as it is.
+pub(crate) fn for_guest<'a>(review: &Review<'a>) -> Cow<'a, [u8]> {
+    if review.raw {
+        Cow::Borrowed(review.request.get().as_bytes())
+    } else {
+        without_null_options(review.request)
+    }
+}
+
+fn without_null_options(request: &RawValue) -> Cow<'_, [u8]> {
     let text = request.get().as_bytes();
     if !mentions_null_options(text) {
         return Cow::Borrowed(text);
@@ -58,9 +68,9 @@ pub(crate) fn without_null_options(request: &RawValue) -> Cow<'_, [u8]> {
 }
 
 /// `{"request": …, "settings": …}` with both as they are.
-pub(crate) fn payload(request: &RawValue, settings: &[u8]) -> Vec<u8> {
+pub(crate) fn payload(review: &Review<'_>, settings: &[u8]) -> Vec<u8> {
     const PARTS: [&[u8]; 3] = [b"{\"request\":", b",\"settings\":", b"}"];
-    let request = without_null_options(request);
+    let request = for_guest(review);
     let fixed: usize = PARTS.iter().map(|part| part.len()).sum();
     let mut payload = Vec::with_capacity(fixed + request.len() + settings.len());
     for part in [PARTS[0], &request, PARTS[1], settings, PARTS[2]] {
@@ -160,6 +170,18 @@ mod tests {
         ] {
             assert_eq!(without_null_options(&raw(kept)).as_ref(), kept.as_bytes());
         }
+    }
+
+    #[test]
+    fn a_raw_document_keeps_its_null_options() {
+        let document = raw(r#"{"options":null}"#);
+        let whole = br#"{"request":{"options":null},"settings":{}}"#;
+        assert_eq!(payload(&Review::raw(&document), b"{}"), whole);
+        let admission = Review::admission(&document).unwrap();
+        assert_eq!(
+            payload(&admission, b"{}"),
+            br#"{"request":{},"settings":{}}"#
+        );
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 
 use crate::{
     json,
@@ -97,7 +96,7 @@ impl Program {
         review: &Review<'_>,
         mutating: bool,
     ) -> Result<Verdict, EvalError> {
-        let input = self.input(review.request);
+        let input = self.input(review);
         let mut instance = Instance::start(&self.template, &self.exports, self.builtins.clone())
             .map_err(instance::Error::into_eval)?;
         let answer = instance.evaluate(self.entrypoint, &self.data, &input)?;
@@ -107,8 +106,8 @@ impl Program {
         }
     }
 
-    fn input(&self, request: &RawValue) -> Vec<u8> {
-        let request = json::without_null_options(request);
+    fn input(&self, review: &Review<'_>) -> Vec<u8> {
+        let request = json::for_guest(review);
         let parts: [&[u8]; 5] = match self.dialect {
             Dialect::Opa => [b"{\"request\":", &request, b"}", b"", b""],
             Dialect::Gatekeeper => [

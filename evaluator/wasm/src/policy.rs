@@ -100,7 +100,8 @@ impl PolicySpec {
 // === impl Policy ===
 
 impl Policy {
-    /// Links the module. Rego modules are asked for their entrypoints; other guests don't run yet.
+    /// Links the module and makes one instance. Rego modules are asked for their entrypoints; of other guests
+    /// only start functions run.
     pub fn prepare(
         engine: &Engine,
         module: &Module,
@@ -174,7 +175,7 @@ impl Policy {
             self_test_review(request)
         };
         match self.evaluate(&review) {
-            Err(error) if error.is_fatal() => Err(PrepareError::self_test(error)),
+            Err(error) if error.is_fatal() => Err(PrepareError::self_test(&error)),
             _ => Ok(()),
         }
     }

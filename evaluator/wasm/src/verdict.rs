@@ -39,6 +39,9 @@ const NOT_MUTATING: &str = "the policy tried to change the object, but it is not
 const ON_DELETE: &str =
     "the policy tried to change the object of a DELETE request, which can't be changed";
 
+/// An internal error: the fault is the policy's or its definition's, not the request's.
+const MUTATION_CODE: u16 = 500;
+
 // === impl Verdict ===
 
 impl Verdict {
@@ -99,7 +102,7 @@ impl Verdict {
     fn denied(self, message: &str) -> Self {
         Self {
             allowed: false,
-            code: None,
+            code: Some(MUTATION_CODE),
             message: Some(message.to_owned()),
             patch: None,
             ..self

@@ -36,6 +36,9 @@ pub(crate) struct Program {
 /// Start functions, in the order in which hosts run those that exist.
 const INITS: [&str; 3] = ["_start", "_initialize", "wapc_init"];
 
+/// The operation that every guest knows first.
+const VALIDATE_SETTINGS: &str = "validate_settings";
+
 // === impl Program ===
 
 impl Program {
@@ -48,17 +51,21 @@ impl Program {
             .iter()
             .filter(|name| module.get_export(name).is_some())
             .map(|name| crate::exports::func(module, name, 0, 0));
-        Ok(Self {
+        let program = Self {
             template,
             guest_call: crate::exports::func(module, "__guest_call", 2, 1)?,
             inits: inits.collect::<Result<_, _>>()?,
             settings: settings.clone(),
-        })
+        };
+        program
+            .start(VALIDATE_SETTINGS, settings.to_vec())
+            .map_err(|error| PrepareError::instantiate(&error))?;
+        Ok(program)
     }
 
     pub(crate) fn validate_settings(&self) -> Result<(), PrepareError> {
-        let answer = self.call("validate_settings", self.settings.to_vec());
-        let answer = answer.map_err(|error| PrepareError::settings(error.to_string()))?;
+        let answer = self.call(VALIDATE_SETTINGS, self.settings.to_vec());
+        let answer = answer.map_err(|error| PrepareError::unsettled(&error))?;
         answer::settings(&answer).map_err(PrepareError::settings)
     }
 
@@ -67,13 +74,22 @@ impl Program {
         review: &Review<'_>,
         mutating: bool,
     ) -> Result<Verdict, EvalError> {
-        let answer = self.call("validate", json::payload(review.request, &self.settings))?;
+        let answer = self.call("validate", json::payload(review, &self.settings))?;
         answer::validation(&answer, review, mutating)
     }
 
     fn call(&self, operation: &'static str, payload: Vec<u8>) -> Result<Vec<u8>, EvalError> {
         let length = i32::try_from(payload.len())
             .map_err(|_| EvalError::Internal("payload too large".to_owned()))?;
+        let mut sandbox = self.start(operation, payload)?;
+        let operation_length =
+            i32::try_from(operation.len()).expect("an operation's name must be short");
+        let answered: i32 = sandbox.call(&self.guest_call, (operation_length, length))?;
+        sandbox.store.data_mut().answer(answered == 1)
+    }
+
+    /// An instance whose start functions have run.
+    fn start(&self, operation: &'static str, payload: Vec<u8>) -> Result<Sandbox<'_>, EvalError> {
         let mut sandbox = self.template.start(|guest| {
             guest.wapc = Exchange {
                 operation,
@@ -84,10 +100,7 @@ impl Program {
         for init in &self.inits {
             initialise(&mut sandbox, init)?;
         }
-        let operation_length =
-            i32::try_from(operation.len()).expect("an operation's name must be short");
-        let answered: i32 = sandbox.call(&self.guest_call, (operation_length, length))?;
-        sandbox.store.data_mut().answer(answered == 1)
+        Ok(sandbox)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     answer, json,
     policy::{EvalError, PrepareError},
     review::Review,
-    sandbox::{Guest, Stop, Template},
+    sandbox::{Guest, Sandbox, Stop, Template},
     verdict::Verdict,
 };
 
@@ -40,6 +40,8 @@ pub(crate) struct Program {
     settings: Bytes,
 }
 
+const VALIDATE_SETTINGS: &[&str] = &["policy.wasm", "validate-settings"];
+
 // === impl Program ===
 
 impl Program {
@@ -48,19 +50,20 @@ impl Program {
         module: &wasmtime::Module,
         settings: &Bytes,
     ) -> Result<Self, PrepareError> {
-        Ok(Self {
+        let program = Self {
             template,
             start: crate::exports::func(module, "_start", 0, 0)?,
             settings: settings.clone(),
-        })
+        };
+        program
+            .start(VALIDATE_SETTINGS, settings.to_vec())
+            .map_err(|error| PrepareError::instantiate(&error))?;
+        Ok(program)
     }
 
     pub(crate) fn validate_settings(&self) -> Result<(), PrepareError> {
-        let answer = self.run(
-            &["policy.wasm", "validate-settings"],
-            self.settings.to_vec(),
-        );
-        let answer = answer.map_err(|error| PrepareError::settings(error.to_string()))?;
+        let answer = self.run(VALIDATE_SETTINGS, self.settings.to_vec());
+        let answer = answer.map_err(|error| PrepareError::unsettled(&error))?;
         answer::settings(&answer).map_err(PrepareError::settings)
     }
 
@@ -69,20 +72,13 @@ impl Program {
         review: &Review<'_>,
         mutating: bool,
     ) -> Result<Verdict, EvalError> {
-        let stdin = json::payload(review.request, &self.settings);
+        let stdin = json::payload(review, &self.settings);
         let answer = self.run(&["policy.wasm", "validate"], stdin)?;
         answer::validation(&answer, review, mutating)
     }
 
     fn run(&self, args: &'static [&'static str], stdin: Vec<u8>) -> Result<Vec<u8>, EvalError> {
-        let mut sandbox = self.template.start(|guest| {
-            guest.wasi = Io {
-                args,
-                stdin,
-                stdout: Some(Vec::new()),
-                ..Io::default()
-            };
-        })?;
+        let mut sandbox = self.start(args, stdin)?;
         let start = sandbox.func::<(), ()>(&self.start)?;
         let ended = start.call(&mut sandbox.store, ());
         sandbox.store.data_mut().flush();
@@ -98,6 +94,22 @@ impl Program {
                 .take()
                 .unwrap_or_default()),
         }
+    }
+
+    /// An instance whose command has not run yet.
+    fn start(
+        &self,
+        args: &'static [&'static str],
+        stdin: Vec<u8>,
+    ) -> Result<Sandbox<'_>, EvalError> {
+        self.template.start(|guest| {
+            guest.wasi = Io {
+                args,
+                stdin,
+                stdout: Some(Vec::new()),
+                ..Io::default()
+            };
+        })
     }
 }
 

@@ -129,9 +129,11 @@ impl<'a> Instance<'a> {
         &mut self,
         function: &wasmtime::ModuleExport,
     ) -> Result<BTreeMap<String, i32>, PrepareError> {
-        let text = self.dump(function).map_err(PrepareError::instantiate)?;
+        let text = self
+            .dump(function)
+            .map_err(|error| PrepareError::instantiate(&error))?;
         serde_json::from_slice(&text).map_err(|error| {
-            PrepareError::instantiate(EvalError::BadAnswer(format!(
+            PrepareError::instantiate(&EvalError::BadAnswer(format!(
                 "names and numbers expected: {error}"
             )))
         })
@@ -205,6 +207,6 @@ impl From<EvalError> for Error {
 
 impl From<Error> for PrepareError {
     fn from(error: Error) -> Self {
-        Self::instantiate(error.0)
+        Self::instantiate(&error.0)
     }
 }

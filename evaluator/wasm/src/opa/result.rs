@@ -61,6 +61,11 @@ pub(super) fn opa(
 ) -> Result<Verdict, EvalError> {
     let result = first(answer)?;
     let loose: Loose = serde_json::from_str(result.get()).map_err(|error| bad(&error))?;
+    if loose.forms() > 1 {
+        return Err(EvalError::BadAnswer(
+            "the result has more than one of `response`, `allowed`, and `errors` or `annotations`: which one decides is not clear".into(),
+        ));
+    }
     if let Some(response) = loose.response {
         return response.into_verdict(review, mutating);
     }
@@ -154,6 +159,19 @@ fn field<'a>(object: &'a mut Value, name: &str) -> Option<&'a mut Value> {
         *field = Value::Object(Map::new());
     }
     Some(field)
+}
+
+// === impl Loose ===
+
+impl Loose {
+    /// How many forms the result has at once; each would decide by itself.
+    fn forms(&self) -> usize {
+        let lists = self.errors.is_some() || self.annotations.is_some();
+        [self.response.is_some(), self.allowed.is_some(), lists]
+            .iter()
+            .filter(|has| **has)
+            .count()
+    }
 }
 
 // === impl Response ===

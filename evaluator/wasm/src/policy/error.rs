@@ -9,6 +9,7 @@ use crate::sandbox::{Guest, Stop};
 pub struct PrepareError {
     stage: Stage,
     message: String,
+    may_pass: bool,
 }
 
 /// How far preparing a policy got.
@@ -94,6 +95,7 @@ impl PrepareError {
         Self {
             stage: Stage::Link,
             message: message.into(),
+            may_pass: false,
         }
     }
 
@@ -101,26 +103,39 @@ impl PrepareError {
         Self {
             stage: Stage::Settings,
             message: message.into(),
+            may_pass: false,
         }
     }
 
-    pub(crate) fn instantiate(error: EvalError) -> Self {
-        Self {
-            stage: Stage::Instantiate,
-            message: error.to_string(),
-        }
+    /// The module did not come as far as to judge its settings.
+    pub(crate) fn unsettled(error: &EvalError) -> Self {
+        Self::of(Stage::Settings, error)
     }
 
-    pub(crate) fn self_test(error: EvalError) -> Self {
+    pub(crate) fn instantiate(error: &EvalError) -> Self {
+        Self::of(Stage::Instantiate, error)
+    }
+
+    pub(crate) fn self_test(error: &EvalError) -> Self {
+        Self::of(Stage::SelfTest, error)
+    }
+
+    fn of(stage: Stage, error: &EvalError) -> Self {
         Self {
-            stage: Stage::SelfTest,
+            stage,
             message: error.to_string(),
+            may_pass: *error == EvalError::Overloaded,
         }
     }
 
     /// How far it got.
     pub fn stage(&self) -> Stage {
         self.stage
+    }
+
+    /// Whether it says nothing about the policy: all sandboxes were in use.
+    pub fn may_pass(&self) -> bool {
+        self.may_pass
     }
 }
 

@@ -137,3 +137,16 @@ fn a_gatekeeper_result_that_can_not_be_read_never_passes() {
         );
     }
 }
+
+#[test]
+fn more_than_one_form_at_once_decides_nothing() {
+    for result in [
+        r#"{"response":{"allowed":true},"allowed":false}"#,
+        r#"{"allowed":true,"errors":["no"]}"#,
+        r#"{"allowed":true,"annotations":{}}"#,
+        r#"{"response":{"allowed":true},"errors":[]}"#,
+    ] {
+        let error = judge(&format!(r#"[{{"result":{result}}}]"#), true).unwrap_err();
+        assert_eq!(error.reason(), "bad_answer", "{result}");
+    }
+}
