@@ -1,7 +1,7 @@
 //! The set that answers requests: immutable, swapped as a whole.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -53,13 +53,16 @@ enum Target {
 
 struct Object {
     active: Option<Arc<Served>>,
-    /// First generation seen with another `mutating` than before it.
-    changed_at: Option<i64>,
+    /// `mutating` of the generations that were seen; empty where it never changed.
+    mutating: Generations,
 }
 
-/// What is remembered of `mutating` per object: the newest generation, its value, and
-/// since when.
-type History = HashMap<String, (i64, bool, Option<i64>)>;
+/// What is remembered of `mutating`, per object and generation.
+type History = HashMap<String, Generations>;
+type Generations = BTreeMap<i64, bool>;
+
+/// Generations remembered per object; webhooks point at one of the last few.
+const REMEMBERED: usize = 64;
 
 /// Who answers a path.
 pub(crate) enum Found {
@@ -157,19 +160,21 @@ impl Active {
             .history
             .lock()
             .expect("the history's lock must not be poisoned");
-        let mut sorted: Vec<&Arc<Served>> = served.values().collect();
-        sorted.sort_by_key(|served| served.policy.generation);
         let mut objects = HashMap::new();
-        for one in sorted {
-            let Some(key) = object_key(one.policy.revision.as_str()) else {
-                continue;
-            };
-            let changed_at = note(&mut history, &key, one);
-            let object = objects.entry(key).or_insert(Object {
-                active: None,
-                changed_at,
-            });
-            object.changed_at = changed_at;
+        for one in served.values() {
+            if let Some(key) = object_key(one.policy.revision.as_str()) {
+                let seen = history.entry(key).or_default();
+                note(seen, one.policy.generation, one.policy.content.mutating);
+            }
+        }
+        // Objects of which nothing is loaded are known too: their paths are not loaded yet.
+        let paths = layout.paths.keys().map(AsRef::as_ref);
+        for name in paths.chain(served.keys().map(String::as_str)) {
+            if let Some(key) = object_key(name) {
+                let mutating = history.get(&key).map(changes).unwrap_or_default();
+                let active = None;
+                objects.entry(key).or_insert(Object { active, mutating });
+            }
         }
         for (path, place) in &layout.paths {
             let Answer::By(revisions) = &place.answer else {
@@ -246,10 +251,8 @@ impl Set {
         if name.generation > active.policy.generation {
             return Found::NotLoaded(format!("{path} is not loaded yet"));
         }
-        if object
-            .changed_at
-            .is_some_and(|changed| name.generation < changed)
-        {
+        let now = active.policy.content.mutating;
+        if mutating_at(&object.mutating, name.generation).is_some_and(|then| then != now) {
             return Found::NotLoaded(format!(
                 "{path} is gone, and the active revision differs in whether it mutates"
             ));
@@ -274,19 +277,26 @@ fn object_key(revision: &str) -> Option<String> {
     Parsed::read(revision).map(|name| format!("{}\n{}", name.policy, name.uid))
 }
 
-/// Remembers whether `mutating` changed between generations; called in their order.
-fn note(history: &mut History, key: &str, one: &Served) -> Option<i64> {
-    let (generation, mutating) = (one.policy.generation, one.policy.content.mutating);
-    let seen = history
-        .entry(key.to_owned())
-        .or_insert((generation, mutating, None));
-    if generation > seen.0 {
-        let changed = if mutating == seen.1 {
-            seen.2
-        } else {
-            Some(generation)
-        };
-        *seen = (generation, mutating, changed);
+fn note(seen: &mut Generations, generation: i64, mutating: bool) {
+    seen.insert(generation, mutating);
+    while seen.len() > REMEMBERED {
+        seen.pop_first();
     }
-    seen.2
+}
+
+/// What was seen, if it tells any generations apart.
+fn changes(seen: &Generations) -> Generations {
+    let mut values = seen.values();
+    let first = values.next();
+    if values.all(|value| Some(value) == first) {
+        return Generations::new();
+    }
+    seen.clone()
+}
+
+/// What a generation was, or the one before it that was seen; the first stands for those
+/// before it.
+fn mutating_at(seen: &Generations, generation: i64) -> Option<bool> {
+    let before = seen.range(..=generation).next_back();
+    before.or_else(|| seen.iter().next()).map(|(_, is)| *is)
 }

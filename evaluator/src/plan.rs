@@ -9,7 +9,7 @@ use std::{
 use assent_core::{Digest, Policy, RevisionId, Route, RouteState, Version};
 
 use crate::{
-    announced::Announced,
+    announced::{Announced, Routes},
     failure::{Failure, Stage},
 };
 
@@ -91,7 +91,8 @@ pub(crate) fn plan(
             (_, _, Some(failure)) => {
                 plan.failed.insert(revision.clone(), failure.clone());
             }
-            _ if same => plan.keep.push(revision.clone()),
+            // What failed at run time is offered again to be made afresh.
+            _ if same && !failed.contains_key(revision) => plan.keep.push(revision.clone()),
             (Ok(policy), _, _) => plan.prepare.push(policy.clone()),
         }
     }
@@ -131,6 +132,22 @@ impl Layout {
         };
         self.stay.insert(revision.clone());
         self.paths.insert(revision.as_str().into(), path);
+    }
+
+    /// Routes that name who answers them here. A set that is read back from disk lacks the
+    /// revisions that were not loaded, and with them whether they mutate.
+    pub(crate) fn answered(&self, routes: &Routes) -> Routes {
+        let entry = |(path, route): (&Arc<str>, &Arc<Route>)| {
+            let route = match self.paths.get(path).map(|path| &path.answer) {
+                Some(Answer::By(revisions)) if *revisions != route.revisions => Arc::new(Route {
+                    revisions: revisions.clone(),
+                    ..(**route).clone()
+                }),
+                _ => route.clone(),
+            };
+            (path.clone(), route)
+        };
+        routes.iter().map(entry).collect()
     }
 
     fn add_route(

@@ -227,10 +227,7 @@ fn read_policy(policy: v1::Policy, content_digest: Digest) -> Result<Policy, Str
         }
     };
     let module_digest = policy.module_digest.parse();
-    let limits = policy.limits.map(|limits| Limits {
-        timeout_ms: limits.timeout_ms,
-        memory_bytes: limits.memory_bytes,
-    });
+    let limits = policy.limits.map(limits);
     let context = policy
         .context_resources
         .into_iter()
@@ -258,6 +255,21 @@ fn read_policy(policy: v1::Policy, content_digest: Digest) -> Result<Policy, Str
             entrypoint: policy.entrypoint,
         },
     })
+}
+
+/// Zero is "not said" on the wire; the digest covers what is meant.
+fn limits(said: v1::EvaluationLimits) -> Limits {
+    let default = Limits::default();
+    Limits {
+        timeout_ms: match said.timeout_ms {
+            0 => default.timeout_ms,
+            millis => millis,
+        },
+        memory_bytes: match said.memory_bytes {
+            0 => default.memory_bytes,
+            bytes => bytes,
+        },
+    }
 }
 
 fn write_policy(policy: &Policy) -> v1::Policy {

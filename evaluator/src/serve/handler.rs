@@ -80,6 +80,10 @@ impl Handler {
             Ok(response) => response,
             Err(error) => answer::problem(error.status(), &error.to_string()),
         };
+        if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+            let post = HeaderValue::from_static("POST");
+            response.headers_mut().insert(header::ALLOW, post);
+        }
         if old && self.readiness.is_draining() {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
@@ -207,8 +211,10 @@ fn judge_one(endpoint: Endpoint, one: &Served, incoming: &Incoming<'_>) -> Verdi
             let policy = &one.policy;
             tracing::warn!(policy = %policy.policy, revision = %policy.revision, reason = error.reason(), %error, "evaluation failed");
             let message = format!(
-                "policy {} (revision {}) gave no verdict: {error}",
-                policy.policy, policy.revision
+                "policy {} (revision {}) gave no verdict ({}): {error}",
+                policy.policy,
+                policy.revision,
+                error.reason()
             );
             (failure(message), true)
         }
@@ -232,7 +238,7 @@ fn judge_one(endpoint: Endpoint, one: &Served, incoming: &Incoming<'_>) -> Verdi
 /// Monitor mode: what the policy said is told to operators, and the request goes through
 /// as it is.
 fn let_pass(one: &Served, verdict: Verdict, failed: bool) -> Verdict {
-    let mut warnings = Vec::new();
+    let mut warnings = verdict.warnings;
     if !verdict.allowed {
         let message = verdict.message.as_deref().unwrap_or("no message");
         tracing::info!(policy = %one.policy.policy, revision = %one.policy.revision, message, "denied in monitor mode; let pass");
@@ -261,8 +267,8 @@ fn failure(message: String) -> Verdict {
 fn merge(before: Verdict, verdict: Verdict, one: &Served) -> Verdict {
     if before.patch.is_some() && verdict.patch.is_some() {
         let message = format!(
-            "policy {} mutates on a route that is mutated already",
-            one.policy.policy
+            "policy {} (revision {}) mutates on a route that is mutated already",
+            one.policy.policy, one.policy.revision
         );
         return failure(message);
     }

@@ -50,7 +50,9 @@ pub(crate) async fn run(
                     0 => INTERVAL,
                     millis => Duration::from_millis(millis.into()).max(SHORTEST),
                 };
-                unknown = if answer.known { 0 } else { unknown + 1 };
+                // Who fills in nothing says nothing about the stream either.
+                let known = answer.known || answer.interval_ms == 0;
+                unknown = if known { 0 } else { unknown + 1 };
                 if unknown >= UNKNOWN {
                     tracing::warn!("the control plane does not know this stream; opening another");
                     return;

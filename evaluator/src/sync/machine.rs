@@ -41,7 +41,7 @@ pub(crate) struct Machine {
     /// Content that brought this process down before.
     poisoned: BTreeMap<Digest, Failure>,
     lease_transitions: u64,
-    /// A set was refused as a whole: the next stream asks for everything.
+    /// A set was refused as a whole, and none was taken since.
     distrust: bool,
     stream: Option<Stream>,
     round: Option<Round>,
@@ -137,14 +137,10 @@ impl Machine {
     }
 
     fn connected(&mut self, out: &mut Vec<Output>) {
-        let claims = if self.distrust {
-            Loaded::new()
-        } else {
-            self.claims()
-        };
+        let claims = self.claims();
         let claimed = claims.len() <= CLAIMS;
         let hello = Hello {
-            version: (self.is_whole() && !self.distrust).then(|| self.announced.version()),
+            version: self.is_whole().then(|| self.announced.version()),
             revisions: if claimed {
                 digests(&claims)
             } else {
@@ -260,12 +256,10 @@ impl Machine {
         let Some(mut round) = self.round.take().filter(|round| round.running) else {
             return;
         };
-        let before = round.plan.failed.len();
-        let mut progress = false;
+        let before = kinds(&round.plan.failed);
         for policy in std::mem::take(&mut round.plan.prepare) {
             match results.get(&policy.revision) {
                 Some(Ok(())) => {
-                    progress = true;
                     round.plan.failed.remove(&policy.revision);
                     self.loaded.insert(policy.revision.clone(), policy);
                 }
@@ -281,7 +275,7 @@ impl Machine {
                 }
             }
         }
-        let (retry, changed) = (round.retry, progress || round.plan.failed.len() != before);
+        let (retry, changed) = (round.retry, kinds(&round.plan.failed) != before);
         round.running = false;
         round.retry = false;
         if !retry || changed {
@@ -339,9 +333,9 @@ impl Machine {
         })));
     }
 
-    /// Announced routes, and the paths of last good revisions.
+    /// Announced routes as they are answered, and the paths of last good revisions.
     fn routes_to_keep(&self, layout: &Layout) -> Routes {
-        let mut routes = self.announced.routes().clone();
+        let mut routes = layout.answered(self.announced.routes());
         for revision in layout
             .stay
             .iter()
@@ -487,6 +481,17 @@ impl Machine {
         self.stream = None;
         self.round = None;
     }
+}
+
+/// What of failures is news when it changes; their words may differ each time.
+fn kinds(failed: &Failed) -> BTreeMap<RevisionId, (Stage, bool)> {
+    let entry = |(id, failure): (&RevisionId, &Failure)| {
+        let Failure {
+            stage, retryable, ..
+        } = failure;
+        (id.clone(), (*stage, *retryable))
+    };
+    failed.iter().map(entry).collect()
 }
 
 fn digests(loaded: &Loaded) -> BTreeMap<RevisionId, Digest> {

@@ -91,3 +91,20 @@ fn a_nack_says_where_and_why() {
     );
     assert_eq!(entry.status.as_ref().unwrap().message, "no route");
 }
+
+#[test]
+fn a_limit_of_zero_is_the_default() {
+    let said = |timeout_ms, memory_bytes| {
+        limits(v1::EvaluationLimits {
+            timeout_ms,
+            memory_bytes,
+        })
+    };
+    let default = Limits::default();
+    assert_eq!(said(0, 0), default);
+    let kept = Limits {
+        timeout_ms: 7,
+        ..default
+    };
+    assert_eq!(said(7, 0), kept);
+}

@@ -246,7 +246,7 @@ fn duplicates_take_nothing() {
 }
 
 #[test]
-fn after_a_refusal_of_everything_the_next_stream_asks_for_everything() {
+fn after_a_refusal_of_everything_the_next_stream_claims_what_is_loaded() {
     let a = mk_policy("a", 1, "x");
     let set = mk_set(&[(&a, Active)]);
     let mut script = Script::holding(&set);
@@ -257,7 +257,12 @@ fn after_a_refusal_of_everything_the_next_stream_asks_for_everything() {
     script.nacked("n1", &[]);
     assert_eq!(script.next(), Output::ResyncLater);
     script.step(Input::Disconnected);
-    assert_eq!(script.connect(), Hello::default());
+    let hello = script.connect();
+    assert_eq!(
+        (hello.version, hello.revisions.len()),
+        (Some(set.version()), 1)
+    );
+    assert!(script.machine.distrusts());
     // The content is held: nothing is prepared again.
     script.receive("m0", mk_full(&set));
     assert!(script.swapped().whole);
@@ -360,6 +365,9 @@ fn the_last_good_revision_is_claimed_and_goes_when_told() {
     let swap = script.swapped();
     assert_eq!(swap.layout.stay, [one.revision.clone()].into());
     assert!(swap.routes.contains_key(one.revision.as_str()));
+    // What is kept names who answers: a restart does not know the refused revision.
+    let kept = &swap.routes[two.revision.as_str()];
+    assert_eq!(kept.revisions, [one.revision.clone()]);
     assert_eq!(script.nacked("n1", &[&two]).version, Some(before.version()));
     script.step(Input::Disconnected);
     let hello = script.connect();

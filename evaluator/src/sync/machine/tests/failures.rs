@@ -23,6 +23,25 @@ fn what_may_pass_is_tried_again_and_answers_the_same_nonce() {
 }
 
 #[test]
+fn a_retry_that_fails_otherwise_is_answered() {
+    let a = mk_policy("a", 1, "x");
+    let set = mk_set(&[(&a, Active)]);
+    let mut script = Script::new();
+    script.connect();
+    script.receive("n", mk_full(&set));
+    script.prepare(&[(&a, away())]);
+    script.swapped();
+    script.nacked("n", &[&a]);
+    script.next();
+    script.step(Input::RetryDue);
+    script.prepare(&[(&a, bad())]);
+    script.swapped();
+    let answer = script.nacked("n", &[&a]);
+    assert_eq!(answer.rejected[0].1, bad());
+    script.quiet();
+}
+
+#[test]
 fn retries_end() {
     let a = mk_policy("a", 1, "x");
     let set = mk_set(&[(&a, Active)]);
@@ -160,7 +179,8 @@ fn what_failed_at_run_time_is_offered_again_after_a_reconnect() {
     script.step(Input::Disconnected);
     assert_eq!(script.connect(), Hello::default());
     script.receive("m", mk_full(&set));
-    // Loaded with equal content: kept, and counted as good until it fails again.
+    // Loaded with equal content, but it failed: a fresh one shows whether it does again.
+    script.prepare_all();
     script.swapped();
     script.acked("m", &set);
 }
