@@ -196,6 +196,7 @@ fn let_pass(verdict: Verdict) -> Verdict {
     }
     Verdict {
         allowed: true,
+        warnings: verdict.warnings,
         audit_annotations: verdict.audit_annotations,
         ..Verdict::default()
     }

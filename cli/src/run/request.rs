@@ -37,6 +37,14 @@ pub(crate) enum Error {
     Version(String),
     #[error("failed to read the request: the AdmissionReview has no request")]
     Empty,
+    #[error(
+        "failed to read the request: it has a request but no kind; an AdmissionReview has kind AdmissionReview and apiVersion admission.k8s.io/v1"
+    )]
+    NoKind,
+    #[error(
+        "failed to read the request: the AdmissionRequest has no uid; give it one, any text will do"
+    )]
+    NoUid,
     #[error("failed to read the request: {0}")]
     Request(#[from] assent_wasm::ReviewError),
 }
@@ -88,7 +96,10 @@ fn unwrap_review(document: &RawValue) -> Result<&RawValue, Error> {
         serde_json::from_str(document.get()).map_err(|_| Error::Shape)?;
     // The kind of a review is a text, that of a request an object.
     let Some(Value::String(kind)) = fields.get("kind") else {
-        return Ok(document);
+        if fields.contains_key("request") {
+            return Err(Error::NoKind);
+        }
+        return with_uid(document);
     };
     if kind != "AdmissionReview" {
         return Err(Error::Kind(kind.clone()));
@@ -99,7 +110,17 @@ fn unwrap_review(document: &RawValue) -> Result<&RawValue, Error> {
         return Err(Error::Version(version.into_owned()));
     }
     let request = envelope.request.filter(|request| request.get() != "null");
-    request.ok_or(Error::Empty)
+    with_uid(request.ok_or(Error::Empty)?)
+}
+
+/// The answer repeats the uid, so there must be one.
+fn with_uid(request: &RawValue) -> Result<&RawValue, Error> {
+    let fields: Map<String, Value> =
+        serde_json::from_str(request.get()).map_err(|_| Error::Shape)?;
+    match fields.get("uid") {
+        Some(Value::String(uid)) if !uid.is_empty() => Ok(request),
+        _ => Err(Error::NoUid),
+    }
 }
 
 fn unwrap_raw(document: &RawValue) -> &RawValue {
@@ -170,6 +191,14 @@ mod tests {
         let empty =
             r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":null}"#;
         check_error(empty, "has no request");
+        check_error(&format!(r#"{{"request":{REQUEST}}}"#), "no kind");
+        for uid in ["", r#""uid":"""#, r#""uid":1"#] {
+            check_error(&format!("{{{uid}}}"), "no uid");
+            let review = format!(
+                r#"{{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{{{uid}}}}}"#
+            );
+            check_error(&review, "no uid");
+        }
         check_error(
             &format!("{}{}", "[".repeat(200), "]".repeat(200)),
             "deeper than",
