@@ -367,7 +367,7 @@ fn the_last_good_revision_is_claimed_and_goes_when_told() {
     assert!(swap.routes.contains_key(one.revision.as_str()));
     // What is kept names who answers: a restart does not know the refused revision.
     let kept = &swap.routes[two.revision.as_str()];
-    assert_eq!(kept.revisions, [one.revision.clone()]);
+    assert_eq!(kept.revisions, std::slice::from_ref(&one.revision));
     assert_eq!(script.nacked("n1", &[&two]).version, Some(before.version()));
     script.step(Input::Disconnected);
     let hello = script.connect();
