@@ -33,8 +33,8 @@ use crate::{
 };
 
 /// A client's message is at most this long: the first one may carry 20,000 revisions, with
-/// names of up to 600 bytes.
-const MAX_REQUEST_BYTES: usize = 16 << 20;
+/// names of up to 300 bytes and a digest each.
+const MAX_REQUEST_BYTES: usize = 8 << 20;
 
 /// A stream's read buffer to begin with. Answers are short, and there are thousands of
 /// streams; it grows with what comes.

@@ -133,9 +133,9 @@ async fn garbage_on_the_port_disturbs_nobody() {
 #[tokio::test]
 async fn a_message_that_is_no_message_is_the_clients_fault() {
     let ground = Ground::with_policy("nonsense").await;
-    // A first message whose node says that it is longer than the message.
+    // Longer than a first message with all that it may hold.
     let request = v1::DeltaPolicyDiscoveryRequest {
-        client_address: "x".repeat(5 << 20),
+        client_address: "x".repeat(9 << 20),
         ..first(ground.node("a"))
     };
     let refusal = Delta::refusal(ground.channel().await, request).await;
