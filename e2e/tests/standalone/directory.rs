@@ -109,6 +109,38 @@ async fn of_two_files_with_one_name_the_first_stays() {
 }
 
 #[tokio::test]
+async fn of_two_files_with_one_name_at_the_start_the_first_is_enforced() {
+    let second = Policy::cluster("a").settings("{n: 2}").to_string();
+    let up = Up::start(Options::replicas(1).policy("a").file("b.yaml", second)).await;
+    let object = up.wait_enforced("a", 1).await;
+    assert_eq!(condition(&object, "Accepted")["reason"], "Conflicted");
+    assert_eq!(object["spec"]["settings"], serde_json::json!({}));
+}
+
+#[tokio::test]
+async fn a_file_that_is_cut_off_removes_nothing() {
+    let one = |name: &str| Policy::cluster(name).to_string();
+    let both = format!("{}---\n{}", one("x"), one("y"));
+    let up = Up::start(
+        Options::replicas(1)
+            .policy("p")
+            .file("both.yaml", both.clone()),
+    )
+    .await;
+    let before = up.wait_enforced("y", 1).await;
+    // Cut in the spec of the first: a sound document that is no sound policy.
+    let cut = both.split("  module").next().unwrap().to_owned();
+    up.write("both.yaml", cut);
+    let refused = |p: &serde_json::Value| condition(p, "Accepted")["status"] == "False";
+    up.wait("x", "refused", refused).await;
+    let kept = up.wait("y", "refused", refused).await;
+    assert_eq!(kept["status"]["active"], before["status"]["active"]);
+    up.write("both.yaml", both);
+    let healed = up.wait_enforced("y", 1).await;
+    assert_eq!(healed["metadata"]["uid"], before["metadata"]["uid"]);
+}
+
+#[tokio::test]
 async fn other_files_and_directories_are_left_alone() {
     let up = Up::start(Options::replicas(1).policy("p")).await;
     fs::create_dir(up.policies().join("deeper.yaml")).unwrap();

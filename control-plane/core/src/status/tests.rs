@@ -446,3 +446,30 @@ fn the_newest_edit_counts_while_an_older_one_is_on_its_way() {
     assert_eq!(status.observed_generation, 3);
     assert_eq!(status.pending.unwrap().revision, mk_revision("p", 2));
 }
+
+#[test]
+fn after_a_restart_conditions_stand_until_replicas_had_time() {
+    let case = Case::new(1, Some(1), None);
+    case.reasons([
+        "True Accepted",
+        "False NoReplicas",
+        "False NotProgrammed",
+        "False NotServed",
+    ]);
+    let settling = PolicyStatus::of(&case.rollout, &case.fleet, true);
+    let truths = settling.conditions.each_ref().map(|c| c.status);
+    assert_eq!(truths, [Truth::True; 4]);
+}
+
+#[test]
+fn a_conflict_leaves_the_first_in_force() {
+    Case::new(1, Some(1), None)
+        .serves("r", &[1])
+        .refused(RefusalReason::Conflicted, "two files")
+        .reasons([
+            "False Conflicted",
+            "True Programmed",
+            "True Enforced",
+            "True Current",
+        ]);
+}
