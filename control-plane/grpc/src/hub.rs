@@ -133,14 +133,19 @@ impl Hub {
     pub fn publish(&self, server: &str, snapshot: Arc<Snapshot>, at: SystemTime) -> bool {
         let server = self.server_entry(server);
         let control_plane = self.0.control_plane.load_full();
+        let mut changed = false;
         server.published.send_if_modified(|current| {
             let old = current.as_ref().map(|p| p.snapshot.version());
-            if old == Some(snapshot.version()) {
-                return false;
+            changed = old != Some(snapshot.version());
+            if changed {
+                *current = Some(Arc::new(Published::new(snapshot, at, control_plane)));
             }
-            *current = Some(Arc::new(Published::new(snapshot, at, control_plane)));
-            true
-        })
+            false
+        });
+        if changed {
+            wake(server);
+        }
+        changed
     }
 
     /// Every PolicyServer that there is was added: from now on others are not found.
@@ -317,4 +322,14 @@ fn standby(leader: Option<&str>) -> Status {
         status.metadata_mut().insert(LEADER_METADATA, leader);
     }
     status
+}
+
+/// Tells a server's streams. Waking them costs something for each, so it is not the
+/// publisher who does it.
+fn wake(server: Arc<Server>) {
+    let tell = move || server.published.send_modify(|_| {});
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn(async move { tell() })),
+        Err(_) => tell(),
+    }
 }
