@@ -1,0 +1,137 @@
+//! Names of everything that we write into a cluster.
+
+use assent_core::PolicyKey;
+use sha2::{Digest as _, Sha256};
+
+/// Whose fields they are, in server-side apply.
+pub const FIELD_MANAGER: &str = "assent-control-plane";
+
+/// Keeps a policy or a PolicyServer until what was made for it is gone.
+pub const FINALIZER: &str = "policies.assent.dev/cleanup";
+
+/// On a pod: asks for an evaluator of this PolicyServer. On our own objects: which server
+/// they are for.
+pub const SERVER_LABEL: &str = "policies.assent.dev/policy-server";
+
+/// On everything that we make.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "assent");
+
+/// On a webhook configuration or a revision: the policy's kind, namespace and name as one
+/// digest, since a label's value is short and has no slashes.
+pub const POLICY_LABEL: &str = "policies.assent.dev/policy";
+
+/// On a webhook configuration: the policy that it is for, in full.
+pub const POLICY_ANNOTATION: &str = "policies.assent.dev/policy";
+
+/// On a webhook configuration: the uid of the policy that it is for.
+pub const POLICY_UID_ANNOTATION: &str = "policies.assent.dev/policy-uid";
+
+/// On the `default` PolicyServer: `false` while the chart is installed.
+pub const ALLOW_DELETE_ANNOTATION: &str = "policies.assent.dev/allow-delete";
+
+/// On a pod template: hash of the resolved evaluator container.
+pub const TEMPLATE_HASH_ANNOTATION: &str = "policies.assent.dev/evaluator-hash";
+
+/// The audience that a replica's token must have.
+pub const TOKEN_AUDIENCE: &str = "assent-control-plane";
+
+/// The image of an evaluator container that the injector is to fill in.
+pub const PLACEHOLDER_IMAGE: &str = "assent.invalid/auto";
+
+/// The name of the evaluator's container.
+pub const EVALUATOR_CONTAINER: &str = "evaluator";
+
+/// Where evaluators answer reviews.
+pub const EVALUATOR_PORT: i32 = 8443;
+
+/// Where evaluators answer probes and metrics.
+pub const EVALUATOR_ADMIN_PORT: i32 = 8081;
+
+/// The longest name of an object.
+const MAX_NAME: usize = 253;
+
+/// Name of the webhook configuration of a policy. A namespace has no dots, so that no two
+/// policies share a name.
+pub fn webhook_configuration(policy: &PolicyKey) -> String {
+    bounded(&dotted(policy, "assent."), MAX_NAME)
+}
+
+/// Name of the one webhook in it: fully qualified, as the API server demands.
+pub fn webhook(policy: &PolicyKey) -> String {
+    const DOMAIN: &str = ".policies.assent.dev";
+    let name = bounded(&dotted(policy, ""), MAX_NAME - DOMAIN.len());
+    format!("{name}{DOMAIN}")
+}
+
+/// Value of [`POLICY_LABEL`].
+pub fn policy_label(policy: &PolicyKey) -> String {
+    digest(policy.as_str(), 32)
+}
+
+/// Name of the stored revision `<generation>-<uid8>` of a policy. The policy's name is part
+/// of it for people; the uid keeps kinds and lives apart.
+pub fn revision(policy: &PolicyKey, short: &str) -> String {
+    let room = MAX_NAME - short.len() - 1;
+    format!("{}-{short}", bounded(policy.name(), room))
+}
+
+/// Name of everything that is made for a PolicyServer: StatefulSet, Service, and so on.
+pub fn server(name: &str) -> String {
+    // A StatefulSet's pods carry it as a label with a hash behind it: 52 characters.
+    bounded(&format!("policy-server-{name}"), 52)
+}
+
+/// Name of the headless Service of a PolicyServer's StatefulSet.
+pub fn headless(name: &str) -> String {
+    format!("{}-headless", server(name))
+}
+
+fn dotted(policy: &PolicyKey, prefix: &str) -> String {
+    match policy.namespace() {
+        Some(namespace) => format!("{prefix}namespaced.{namespace}.{}", policy.name()),
+        None => format!("{prefix}cluster.{}", policy.name()),
+    }
+}
+
+/// `text`, or where it is too long its beginning and a digest of the whole.
+fn bounded(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.to_owned();
+    }
+    let digest = digest(text, 10);
+    let head = text.get(..max - digest.len() - 1).unwrap_or_default();
+    format!("{}-{digest}", head.trim_end_matches(['-', '.']))
+}
+
+fn digest(text: &str, length: usize) -> String {
+    let mut digest = hex::encode(Sha256::digest(text.as_bytes()));
+    digest.truncate(length);
+    digest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_policies_never_collide() {
+        let one = PolicyKey::namespaced("a", "b.c");
+        let other = PolicyKey::namespaced("a-b", "c");
+        assert_eq!(webhook_configuration(&one), "assent.namespaced.a.b.c");
+        assert_ne!(webhook_configuration(&one), webhook_configuration(&other));
+        let cluster = PolicyKey::cluster("namespaced.a.b.c");
+        assert_ne!(webhook_configuration(&cluster), webhook_configuration(&one));
+        assert_eq!(webhook(&one), "namespaced.a.b.c.policies.assent.dev");
+    }
+
+    #[test]
+    fn long_names_are_cut_and_told_apart() {
+        let long = |end: &str| PolicyKey::cluster(&format!("{}{end}", "a".repeat(252)));
+        let (x, y) = (webhook(&long("x")), webhook(&long("y")));
+        assert_ne!(x, y);
+        assert!(x.len() <= MAX_NAME && x.ends_with(".policies.assent.dev"));
+        assert!(webhook_configuration(&long("x")).len() <= MAX_NAME);
+        assert!(revision(&long("x"), "12-5f2a9c1e").len() <= MAX_NAME);
+        assert!(headless(&"s".repeat(253)).len() <= 63);
+    }
+}
