@@ -51,7 +51,7 @@ policies-check:
 test *filter: freshen
     # Tests of real processes start the programs that are in the target directory.
     cargo build --quiet --locked --workspace --bins
-    eval "$(scripts/tools --env grpcurl opa promtool registry)" && cargo test --quiet --locked --workspace -- {{ filter }}
+    eval "$(scripts/tools --env grpcurl opa promtool prometheus registry etcd kube-apiserver kube-controller-manager kubectl)" && cargo test --quiet --locked --workspace -- {{ filter }}
 
 # three evaluators and a policy on this machine, without Kubernetes
 demo:
