@@ -48,6 +48,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end -}}
 
+{{/* User names of the control plane and of the hooks. */}}
+{{- define "assent.serviceAccountUsers" -}}
+{{- $users := list -}}
+{{- $name := include "assent.fullname" . -}}
+{{- range list (include "assent.serviceAccountName" .) (printf "%s-apply-crds" $name) (printf "%s-cleanup" $name) -}}
+{{- $users = append $users (printf "system:serviceaccount:%s:%s" $.Release.Namespace .) -}}
+{{- end -}}
+{{- join "," $users -}}
+{{- end -}}
+
 {{/* include "assent.image" (list . "name") */}}
 {{- define "assent.image" -}}
 {{- $top := index . 0 -}}
