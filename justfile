@@ -47,6 +47,10 @@ deny:
 policies-check:
     policies/check
 
+# the chart: lint, many sets of values, permissions, alert rules
+chart-check:
+    charts/check
+
 # all tests, or those whose name contains the filter
 test *filter: freshen
     # Tests of real processes start the programs that are in the target directory.
