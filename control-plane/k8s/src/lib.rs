@@ -4,4 +4,5 @@
 //! reads and writes objects and decides nothing. This crate never names `assent-grpc`:
 //! `assent-control-plane` joins the two.
 
+pub mod lease;
 pub mod names;

@@ -35,6 +35,27 @@ pub const TEMPLATE_HASH_ANNOTATION: &str = "policies.assent.dev/evaluator-hash";
 /// The audience that a replica's token must have.
 pub const TOKEN_AUDIENCE: &str = "assent-control-plane";
 
+/// The Lease that control-plane replicas elect their leader by.
+pub const LEASE: &str = "assent-control-plane";
+
+/// On that Lease: where the leader's discovery endpoint is.
+pub const LEADER_ADDRESS_ANNOTATION: &str = "policies.assent.dev/leader-address";
+
+/// The Secret with our certificate authority, and the ConfigMap with what to trust.
+pub const CA: &str = "assent-ca";
+
+/// The certificates to trust, in that ConfigMap.
+pub const CA_BUNDLE_KEY: &str = "ca.crt";
+
+/// On the Secret: any value that was not there before asks for a new authority.
+pub const ROTATE_ANNOTATION: &str = "policies.assent.dev/rotate";
+
+/// On the Secret: the value that was answered last.
+pub const ROTATED_ANNOTATION: &str = "policies.assent.dev/rotated";
+
+/// On the Secret: since when the current authority signs.
+pub const SIGNING_SINCE_ANNOTATION: &str = "policies.assent.dev/signing-since";
+
 /// The image of an evaluator container that the injector is to fill in.
 pub const PLACEHOLDER_IMAGE: &str = "assent.invalid/auto";
 
@@ -79,6 +100,12 @@ pub fn revision(policy: &PolicyKey, short: &str) -> String {
 pub fn server(name: &str) -> String {
     // A StatefulSet's pods carry it as a label with a hash behind it: 52 characters.
     bounded(&format!("policy-server-{name}"), 52)
+}
+
+/// What a follower, an evaluator in somebody else's pod, is called on the wire. A namespace
+/// has no dots, so that no two share a name.
+pub fn follower(pod: &str, namespace: &str) -> String {
+    format!("{pod}.{namespace}")
 }
 
 /// Name of the headless Service of a PolicyServer's StatefulSet.

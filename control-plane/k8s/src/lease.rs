@@ -1,0 +1,289 @@
+//! Who leads: an election over one `Lease`.
+//!
+//! A holder is judged by how long *we* have seen its record unchanged, on our own monotonic
+//! clock; time stamps in the object are for people. Every write is conditional on the
+//! version that it follows from. A leader counts its time from when it *sent* the renewal
+//! that succeeded and gives up before anybody else may take over.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use assent_core::Millis;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client, api::PostParams};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::names::{self, LEASE};
+
+mod machine;
+mod object;
+
+use machine::{Draft, Input, Machine, Output, Record};
+
+/// How long things take in an election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Others may take over once they have seen no renewal for this long.
+    pub lease: Duration,
+    /// A leader that could not renew for this long leads no more. Shorter than `lease`: the
+    /// difference is what clocks may run apart in that time.
+    pub renew: Duration,
+    /// Between two attempts, and between two looks at the record.
+    pub retry: Duration,
+}
+
+/// What this process is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It leads.
+    Leader {
+        /// The term: higher than that of any leader before, also of this very identity.
+        transitions: u64,
+    },
+    /// It does not.
+    Follower {
+        /// Who does, as far as is known.
+        leader: Option<Leader>,
+    },
+}
+
+/// Another process that leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// Its identity.
+    pub identity: String,
+    /// Where its discovery endpoint is; empty where it did not say.
+    pub address: String,
+}
+
+/// Takes part in the election.
+pub struct Elector {
+    api: Api<Lease>,
+    machine: Machine,
+    clock: Instant,
+    timeout: Duration,
+    role: watch::Sender<Role>,
+    standing: Standing,
+    /// The object as it was read or written last: what others put there stays.
+    last: Option<Lease>,
+}
+
+/// Whether this process leads *now*, by the clock: right also in a process that was paused
+/// and whose tasks have not heard yet. Ask it before each write.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    held: Arc<Mutex<Option<(u64, Millis)>>>,
+    clock: Instant,
+}
+
+/// Why a request came to nothing.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("failed to reach the Lease {LEASE}: {0}")]
+    Api(#[from] kube::Error),
+    #[error("failed to reach the Lease {LEASE}: no answer")]
+    Silent(#[from] tokio::time::error::Elapsed),
+    #[error("failed to use the Lease {LEASE}: it has no version")]
+    Versionless,
+}
+
+// === impl Timing ===
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(15),
+            renew: Duration::from_secs(10),
+            retry: Duration::from_secs(2),
+        }
+    }
+}
+
+// === impl Role ===
+
+impl Role {
+    /// Whether it is the leader.
+    pub fn leads(&self) -> bool {
+        matches!(self, Role::Leader { .. })
+    }
+}
+
+// === impl Elector ===
+
+impl Elector {
+    /// Takes part as `identity`, which no other process may have at the same time: the pod's
+    /// name. After a restart it takes its own Lease again at once, in a new term. `address`
+    /// is where others reach our discovery endpoint.
+    pub fn new(
+        client: Client,
+        namespace: &str,
+        identity: &str,
+        address: &str,
+        timing: Timing,
+    ) -> Self {
+        let clock = Instant::now();
+        let (role, _) = watch::channel(Role::Follower { leader: None });
+        let held = Arc::default();
+        Self {
+            api: Api::namespaced(client, namespace),
+            machine: Machine::new(identity, address, timing, first_term()),
+            clock,
+            // Two attempts fit into the time in which a leader must renew.
+            timeout: timing.renew / 2,
+            role,
+            standing: Standing { held, clock },
+            last: None,
+        }
+    }
+
+    /// What this process is, as it changes.
+    pub fn role(&self) -> watch::Receiver<Role> {
+        self.role.subscribe()
+    }
+
+    /// What it is at this very moment.
+    pub fn standing(&self) -> Standing {
+        self.standing.clone()
+    }
+
+    /// Runs until `shutdown`, then gives the Lease up so that the next one takes over within
+    /// one look at it. Stop everything that a leader does before you cancel.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut leaving = false;
+        let mut inputs = vec![Input::Tick];
+        loop {
+            let mut out = Vec::new();
+            for input in inputs.drain(..) {
+                self.machine.step(self.now(), input, &mut out);
+            }
+            self.standing.set(self.machine.held());
+            for output in out {
+                match output {
+                    Output::Role(role) => self.tell(role),
+                    Output::Left => return,
+                    Output::Read => inputs.push(Input::Read(self.read().await)),
+                    Output::Write(draft) => inputs.push(Input::Written(self.write(draft).await)),
+                }
+            }
+            if !inputs.is_empty() {
+                continue;
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until(self.wake()) => inputs.push(Input::Tick),
+                () = shutdown.cancelled(), if !leaving => {
+                    leaving = true;
+                    inputs.push(Input::Leave);
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Millis {
+        elapsed(self.clock)
+    }
+
+    fn wake(&self) -> Instant {
+        let deadline = self.machine.deadline().unwrap_or_else(|| self.now());
+        self.clock + Duration::from_millis(deadline.0)
+    }
+
+    fn tell(&self, role: Role) {
+        match &role {
+            Role::Leader { transitions } => tracing::info!(transitions, "leading"),
+            Role::Follower { leader } => {
+                let leader = leader.as_ref().map(|leader| &*leader.identity);
+                tracing::info!(leader, "not leading");
+            }
+        }
+        self.role.send_replace(role);
+    }
+
+    async fn read(&mut self) -> Option<Option<Record>> {
+        let answer = self.bounded(self.api.get_opt(LEASE)).await;
+        let answer = answer.and_then(|lease| {
+            let record = lease.as_ref().map(object::record).transpose()?;
+            Ok((lease, record))
+        });
+        match answer {
+            Ok((lease, record)) => {
+                self.last = lease;
+                Some(record)
+            }
+            Err(error) => failed(&error),
+        }
+    }
+
+    async fn write(&mut self, draft: Draft) -> Option<Record> {
+        let lease = object::lease(self.last.as_ref(), &draft, jiff::Timestamp::now());
+        let post = PostParams {
+            field_manager: Some(names::FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let answer = match draft.version {
+            Some(_) => {
+                let write = self.api.replace(LEASE, &post, &lease);
+                self.bounded(write).await
+            }
+            None => self.bounded(self.api.create(&post, &lease)).await,
+        };
+        match answer.and_then(|lease| Ok((object::record(&lease)?, lease))) {
+            Ok((record, lease)) => {
+                self.last = Some(lease);
+                Some(record)
+            }
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// Ends a request that hangs, and any request at the moment when leadership ends: it must
+    /// end on time, whatever the API server does.
+    async fn bounded<T>(
+        &self,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, Error> {
+        let mut end = Instant::now() + self.timeout;
+        if let Some((_, until)) = self.machine.held() {
+            end = end.min(self.clock + Duration::from_millis(until.0));
+        }
+        Ok(tokio::time::timeout_at(end, request).await??)
+    }
+}
+
+// === impl Standing ===
+
+impl Standing {
+    /// The term in which this process leads at this moment, if it does.
+    pub fn leads(&self) -> Option<u64> {
+        let held = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let (term, until) = held?;
+        (elapsed(self.clock) < until).then_some(term)
+    }
+
+    fn set(&self, held: Option<(u64, Millis)>) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
+    }
+}
+
+fn elapsed(clock: Instant) -> Millis {
+    Millis::default() + clock.elapsed()
+}
+
+/// The term of a Lease that we make: minutes since 1970. Evaluators refuse a lower term than
+/// they have seen, and people delete Leases; counting from zero again would lock us out.
+fn first_term() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_second() / 60).unwrap_or_default()
+}
+
+fn failed<T>(error: &Error) -> Option<T> {
+    // A conflict is how an election is lost.
+    match error {
+        Error::Api(kube::Error::Api(status)) if status.code == 409 => {
+            tracing::debug!("somebody else wrote the Lease");
+        }
+        error => tracing::warn!(%error, "trying again"),
+    }
+    None
+}

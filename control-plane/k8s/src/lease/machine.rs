@@ -1,0 +1,352 @@
+//! Decides what to read and write of the Lease, and who leads.
+
+use std::time::Duration;
+
+use assent_core::Millis;
+
+use super::{Leader, Role, Timing};
+
+#[cfg(test)]
+mod tests;
+
+/// The election as one process sees it.
+pub(super) struct Machine {
+    identity: String,
+    address: String,
+    timing: Timing,
+    /// The term of a Lease that we make.
+    first_term: u64,
+    seen: Option<Seen>,
+    /// Whether there ever was a Lease.
+    met: bool,
+    /// The highest term that was ever seen or tried.
+    highest: u64,
+    /// The highest term that we tried to write ourselves.
+    tried: Option<u64>,
+    held: Option<Held>,
+    flight: Option<Flight>,
+    /// The last answer was to a write of ours: its version is the newest.
+    sure: bool,
+    /// When to ask next.
+    next: Millis,
+    leaving: bool,
+    told: Role,
+}
+
+/// What the API server showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) version: String,
+    pub(super) holder: Option<String>,
+    pub(super) address: String,
+    pub(super) transitions: u64,
+    pub(super) lease: Duration,
+}
+
+/// What to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Draft {
+    /// The version that it follows from; none where there is no Lease yet.
+    pub(super) version: Option<String>,
+    pub(super) holder: Option<String>,
+    pub(super) address: String,
+    pub(super) transitions: u64,
+    pub(super) lease: Duration,
+    /// Whether a term begins with it.
+    pub(super) acquires: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Input {
+    /// Time passed.
+    Tick,
+    /// There is such a record, or none, or no answer.
+    Read(Option<Option<Record>>),
+    /// It was written; none where it was not, or nobody knows.
+    Written(Option<Record>),
+    /// The process ends.
+    Leave,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Output {
+    Read,
+    Write(Draft),
+    /// It changed.
+    Role(Role),
+    /// Nothing more will come.
+    Left,
+}
+
+struct Seen {
+    record: Option<Record>,
+    /// When it was seen first, by our clock.
+    since: Millis,
+}
+
+struct Held {
+    term: u64,
+    until: Millis,
+}
+
+enum Flight {
+    Read,
+    Write {
+        sent: Millis,
+        term: u64,
+        acquires: bool,
+        releases: bool,
+    },
+}
+
+/// A holder that claims more than this in the record does not keep everybody out for ever.
+const LONGEST: Duration = Duration::from_secs(120);
+
+// === impl Machine ===
+
+impl Machine {
+    pub(super) fn new(identity: &str, address: &str, timing: Timing, first_term: u64) -> Self {
+        Self {
+            identity: identity.to_owned(),
+            address: address.to_owned(),
+            timing,
+            first_term,
+            seen: None,
+            met: false,
+            highest: 0,
+            tried: None,
+            held: None,
+            flight: None,
+            sure: false,
+            next: Millis::default(),
+            leaving: false,
+            told: Role::Follower { leader: None },
+        }
+    }
+
+    /// The term in which we lead and when that ends, unless it is renewed.
+    pub(super) fn held(&self) -> Option<(u64, Millis)> {
+        self.held.as_ref().map(|held| (held.term, held.until))
+    }
+
+    /// When to step at the latest; none while there is only an answer to wait for.
+    pub(super) fn deadline(&self) -> Option<Millis> {
+        let ends = self.held.as_ref().map(|held| held.until);
+        let asks = self.flight.is_none().then_some(self.next);
+        ends.into_iter().chain(asks).min()
+    }
+
+    pub(super) fn step(&mut self, now: Millis, input: Input, out: &mut Vec<Output>) {
+        if self.held.as_ref().is_some_and(|held| held.until <= now) {
+            self.held = None;
+        }
+        let mut writes = None;
+        let mut left = false;
+        match input {
+            Input::Tick => {}
+            Input::Leave => self.leaving = true,
+            Input::Read(answer) => {
+                self.flight = None;
+                match answer {
+                    Some(record) => writes = self.read(now, record),
+                    None => left = self.failed(now),
+                }
+            }
+            Input::Written(answer) => match (self.flight.take(), answer) {
+                (Some(Flight::Write { releases: true, .. }), _) => left = true,
+                (Some(flight), Some(record)) => self.written(now, flight, record),
+                _ => left = self.failed(now),
+            },
+        }
+        let asks = if writes.is_none() && !left {
+            self.ask(now, &mut left)
+        } else {
+            writes.map(Output::Write)
+        };
+        if let Some(Output::Write(draft)) = &asks {
+            self.send(now, draft);
+        }
+        // Who no longer leads hears it before anything else is done.
+        self.tell(now, out);
+        out.extend(asks);
+        if left {
+            out.push(Output::Left);
+        }
+    }
+
+    /// The next request, if it is time for one.
+    fn ask(&mut self, now: Millis, left: &mut bool) -> Option<Output> {
+        let writing = matches!(self.flight, Some(Flight::Write { .. }));
+        if self.leaving && !writing && self.held.is_none() {
+            *left = true;
+            return None;
+        }
+        if self.flight.is_some() || (!self.leaving && now < self.next) {
+            return None;
+        }
+        if self.sure {
+            let write = self.follow_up();
+            if write.is_some() {
+                return write.map(Output::Write);
+            }
+        }
+        self.flight = Some(Flight::Read);
+        Some(Output::Read)
+    }
+
+    /// Renews or releases what we hold, by the version that our last write made.
+    fn follow_up(&self) -> Option<Draft> {
+        let held = self.held.as_ref()?;
+        let version = self.seen.as_ref()?.record.as_ref()?.version.clone();
+        Some(self.draft(Some(version), held.term, false))
+    }
+
+    /// Looks at the record; perhaps something is to be written at once.
+    fn read(&mut self, now: Millis, record: Option<Record>) -> Option<Draft> {
+        let first = self.seen.is_none();
+        self.observe(now, record);
+        self.next = now + self.timing.retry;
+        let record = self.seen.as_ref().and_then(|seen| seen.record.clone());
+        let version = record.as_ref().map(|record| record.version.clone());
+        if let Some(held) = &self.held {
+            // In another term it is another's, whatever name is on it.
+            let same = |record: &Record| {
+                record.transitions == held.term && record.holder.as_ref() == Some(&self.identity)
+            };
+            if record.as_ref().is_none_or(same) {
+                return Some(self.draft(version, held.term, false));
+            }
+            self.held = None;
+            return None;
+        }
+        if self.leaving || !self.may_take(now, record.as_ref(), first) {
+            return None;
+        }
+        let term = match record {
+            Some(_) => self.highest + 1,
+            None => self.first_term.max(self.highest + 1),
+        };
+        Some(self.draft(version, term, true))
+    }
+
+    fn may_take(&self, now: Millis, record: Option<&Record>, first: bool) -> bool {
+        let unchanged = self.seen.as_ref().map(|seen| now.since(seen.since));
+        let unchanged = unchanged.unwrap_or_default();
+        match record {
+            // One that was deleted may still have a leader, who will make it again.
+            None => !self.met || unchanged >= self.timing.lease,
+            Some(record) => match &record.holder {
+                None => true,
+                Some(holder) if *holder == self.identity => {
+                    // Ours from before a restart, or from a write whose answer was lost. A
+                    // higher term than we ever tried is another process under our name.
+                    let ours = first || self.tried >= Some(record.transitions);
+                    ours || unchanged >= self.patience(record)
+                }
+                Some(_) => unchanged >= self.patience(record),
+            },
+        }
+    }
+
+    /// How long a record must be unchanged: whatever is longer, the holder's word or ours.
+    fn patience(&self, record: &Record) -> Duration {
+        record.lease.min(LONGEST).max(self.timing.lease)
+    }
+
+    fn written(&mut self, now: Millis, flight: Flight, record: Record) {
+        let Flight::Write {
+            sent,
+            term,
+            acquires,
+            ..
+        } = flight
+        else {
+            return;
+        };
+        self.observe(now, Some(record));
+        // From when it was sent: others have seen it later than that.
+        let until = sent + self.timing.renew;
+        // A renewal does not bring back what ended meanwhile: that is a new term.
+        if until <= now || (!acquires && self.held.is_none()) {
+            self.sure = false;
+            self.next = now;
+            return;
+        }
+        self.held = Some(Held { term, until });
+        self.sure = true;
+        self.next = (sent + self.timing.retry).max(now);
+    }
+
+    /// Nothing is known but what was known before; says whether that is the end.
+    fn failed(&mut self, now: Millis) -> bool {
+        self.sure = false;
+        self.next = now + self.timing.retry;
+        self.leaving
+    }
+
+    fn observe(&mut self, now: Millis, record: Option<Record>) {
+        if let Some(record) = &record {
+            self.met = true;
+            self.highest = self.highest.max(record.transitions);
+        }
+        let version = |record: &Option<Record>| record.as_ref().map(|of| of.version.clone());
+        let same = |seen: &Seen| version(&seen.record) == version(&record);
+        if !self.seen.as_ref().is_some_and(same) {
+            self.seen = Some(Seen { record, since: now });
+        }
+    }
+
+    fn draft(&self, version: Option<String>, term: u64, acquires: bool) -> Draft {
+        Draft {
+            version,
+            holder: (!self.leaving).then(|| self.identity.clone()),
+            address: self.address.clone(),
+            transitions: term,
+            lease: self.timing.lease,
+            acquires,
+        }
+    }
+
+    fn send(&mut self, now: Millis, draft: &Draft) {
+        self.highest = self.highest.max(draft.transitions);
+        self.tried = self.tried.max(Some(draft.transitions));
+        let releases = draft.holder.is_none();
+        if releases {
+            self.held = None;
+        }
+        self.flight = Some(Flight::Write {
+            sent: now,
+            term: draft.transitions,
+            acquires: draft.acquires,
+            releases,
+        });
+    }
+
+    fn tell(&mut self, now: Millis, out: &mut Vec<Output>) {
+        let role = match &self.held {
+            Some(held) => Role::Leader {
+                transitions: held.term,
+            },
+            None => Role::Follower {
+                leader: self.leader(now),
+            },
+        };
+        if role != self.told {
+            self.told = role.clone();
+            out.push(Output::Role(role));
+        }
+    }
+
+    /// Who leads, if not we: nobody who let the record lie for too long.
+    fn leader(&self, now: Millis) -> Option<Leader> {
+        let seen = self.seen.as_ref()?;
+        let record = seen.record.as_ref()?;
+        let alive = now.since(seen.since) < self.patience(record);
+        let holder = record.holder.as_ref();
+        let other = holder.filter(|holder| alive && **holder != self.identity)?;
+        Some(Leader {
+            identity: other.clone(),
+            address: record.address.clone(),
+        })
+    }
+}

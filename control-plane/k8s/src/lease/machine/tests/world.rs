@@ -1,0 +1,295 @@
+//! Many processes, one API server, and everything that can go wrong between them, in true
+//! time that none of them knows.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// Request and answer travel; either may be late or lost.
+struct World {
+    now: u64,
+    random: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    count: u64,
+    lease: Option<Record>,
+    version: u64,
+    nodes: Vec<Node>,
+    /// Whether anything goes wrong.
+    faults: bool,
+    /// Terms in the order in which leaders began.
+    terms: Vec<u64>,
+}
+
+struct Node {
+    name: String,
+    machine: Machine,
+    /// Counts restarts and requests: an answer to an older one is for nobody.
+    life: u64,
+    request: u64,
+    /// Only the newest alarm rings.
+    alarm: u64,
+    paused_until: u64,
+    /// Clocks differ in where they began and in how fast they run.
+    offset: u64,
+    speed: u64,
+    leaving: bool,
+}
+
+enum Event {
+    Wake(usize, u64),
+    Arrive(usize, u64, u64, Ask),
+    Answer(usize, u64, u64, Input),
+}
+
+enum Ask {
+    Read,
+    Write(Draft),
+}
+
+const TIMEOUT: u64 = 5_000;
+
+impl World {
+    fn new(seed: u64, size: u64) -> Self {
+        let mut world = Self {
+            now: 0,
+            random: seed,
+            queue: BTreeMap::new(),
+            count: 0,
+            lease: None,
+            version: 0,
+            nodes: Vec::new(),
+            faults: true,
+            terms: Vec::new(),
+        };
+        for number in 0..size {
+            let name = format!("n{number}");
+            let node = Node {
+                machine: mk_machine(&name),
+                name,
+                life: 0,
+                request: 0,
+                alarm: 0,
+                paused_until: 0,
+                offset: world.below(1_000_000),
+                // In thousandths: five percent slow or fast.
+                speed: 950 + world.below(101),
+                leaving: false,
+            };
+            world.nodes.push(node);
+            let at = world.below(20_000);
+            world.push(at, Event::Wake(world.nodes.len() - 1, 0));
+        }
+        world
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+
+    fn push(&mut self, at: u64, event: Event) {
+        self.count += 1;
+        self.queue.insert((at, self.count), event);
+    }
+
+    fn local(&self, node: usize) -> Millis {
+        let node = &self.nodes[node];
+        Millis(node.offset + self.now * node.speed / 1_000)
+    }
+
+    /// True time of a local one, rounded up.
+    fn true_time(&self, node: usize, at: Millis) -> u64 {
+        let node = &self.nodes[node];
+        (at.0.saturating_sub(node.offset) * 1_000).div_ceil(node.speed)
+    }
+
+    fn run(&mut self, until: u64) {
+        while let Some(((at, _), event)) = self.queue.pop_first() {
+            if at > until {
+                self.push(at, event);
+                break;
+            }
+            self.now = at;
+            self.mishap();
+            match event {
+                Event::Wake(node, alarm) => {
+                    if self.nodes[node].alarm == alarm {
+                        self.step(node, Input::Tick, at);
+                    }
+                }
+                Event::Arrive(node, life, request, ask) => self.arrive(node, life, request, ask),
+                Event::Answer(node, life, request, input) => {
+                    let of = &self.nodes[node];
+                    if (of.life, of.request) == (life, request) {
+                        self.nodes[node].request += 1;
+                        self.step(node, input, at);
+                    }
+                }
+            }
+            self.check();
+        }
+        self.now = until;
+    }
+
+    /// Now and then a process is paused, dies and comes back, or leaves and comes back.
+    fn mishap(&mut self) {
+        if !self.faults || self.below(60) > 0 {
+            return;
+        }
+        let node = usize::try_from(self.below(self.nodes.len() as u64)).unwrap();
+        match self.below(3) {
+            0 => self.nodes[node].paused_until = self.now + self.below(60_000),
+            1 => self.restart(node),
+            _ if !self.nodes[node].leaving && self.nodes[node].paused_until <= self.now => {
+                self.nodes[node].leaving = true;
+                self.step(node, Input::Leave, self.now);
+            }
+            _ => {}
+        }
+    }
+
+    fn restart(&mut self, node: usize) {
+        let at = self.now + self.below(10_000);
+        let of = &mut self.nodes[node];
+        of.machine = mk_machine(&of.name);
+        (of.life, of.paused_until, of.leaving) = (of.life + 1, 0, false);
+        self.wake(node, at);
+    }
+
+    fn wake(&mut self, node: usize, at: u64) {
+        self.nodes[node].alarm += 1;
+        let alarm = self.nodes[node].alarm;
+        self.push(at, Event::Wake(node, alarm));
+    }
+
+    fn step(&mut self, node: usize, input: Input, at: u64) {
+        let life = self.nodes[node].life;
+        if self.nodes[node].paused_until > at {
+            // What came in while it was paused is seen when it resumes.
+            let (resumes, request) = (self.nodes[node].paused_until, self.nodes[node].request);
+            return match input {
+                Input::Tick => self.wake(node, resumes),
+                input => self.push(resumes, Event::Answer(node, life, request, input)),
+            };
+        }
+        let now = self.local(node);
+        let mut out = Vec::new();
+        self.nodes[node].machine.step(now, input, &mut out);
+        for output in out {
+            match output {
+                Output::Read => self.ask(node, Ask::Read),
+                Output::Write(draft) => self.ask(node, Ask::Write(draft)),
+                Output::Role(Role::Leader { transitions }) => self.terms.push(transitions),
+                Output::Role(Role::Follower { .. }) => {}
+                Output::Left => return self.restart(node),
+            }
+        }
+        if let Some(deadline) = self.nodes[node].machine.deadline() {
+            let at = self.true_time(node, deadline).max(self.now + 1);
+            self.wake(node, at);
+        }
+    }
+
+    fn ask(&mut self, node: usize, ask: Ask) {
+        let (life, request) = (self.nodes[node].life, self.nodes[node].request);
+        let nothing = match ask {
+            Ask::Read => Input::Read(None),
+            Ask::Write(_) => Input::Written(None),
+        };
+        let at = self.now + TIMEOUT;
+        self.push(at, Event::Answer(node, life, request, nothing));
+        if let Some(delay) = self.delay() {
+            self.push(self.now + delay, Event::Arrive(node, life, request, ask));
+        }
+    }
+
+    /// How long a message travels; none where it is lost. A late one may arrive long after
+    /// its sender gave up.
+    fn delay(&mut self) -> Option<u64> {
+        if !self.faults {
+            return Some(1 + self.below(20));
+        }
+        match self.below(10) {
+            0 | 1 => None,
+            2 => Some(self.below(20_000)),
+            _ => Some(1 + self.below(300)),
+        }
+    }
+
+    fn arrive(&mut self, node: usize, life: u64, request: u64, ask: Ask) {
+        let answer = match ask {
+            Ask::Read => Input::Read(Some(self.lease.clone())),
+            Ask::Write(draft) => Input::Written(self.write(draft)),
+        };
+        if let Some(delay) = self.delay() {
+            self.push(self.now + delay, Event::Answer(node, life, request, answer));
+        }
+    }
+
+    fn write(&mut self, draft: Draft) -> Option<Record> {
+        let current = self.lease.as_ref().map(|lease| lease.version.clone());
+        if current != draft.version {
+            return None;
+        }
+        self.version += 1;
+        self.lease = Some(Record {
+            version: self.version.to_string(),
+            holder: draft.holder,
+            address: draft.address,
+            transitions: draft.transitions,
+            lease: draft.lease,
+        });
+        self.lease.clone()
+    }
+
+    /// Who leads at this instant, by its own clock.
+    fn leaders(&self) -> Vec<&str> {
+        let leads = |(number, node): &(usize, &Node)| {
+            let held = node.machine.held();
+            held.is_some_and(|(_, until)| self.local(*number) < until)
+        };
+        let nodes = self.nodes.iter().enumerate();
+        nodes.filter(leads).map(|(_, node)| &*node.name).collect()
+    }
+
+    fn check(&self) {
+        let leaders = self.leaders();
+        assert!(leaders.len() <= 1, "at {} lead {leaders:?}", self.now);
+        let rises = self.terms.is_sorted_by(|one, next| one < next);
+        assert!(rises, "terms {:?}", self.terms);
+    }
+}
+
+fn mk_machine(name: &str) -> Machine {
+    Machine::new(name, "somewhere", Timing::default(), 1)
+}
+
+/// Runs ten minutes of faults and then one of peace.
+fn check(seed: u64, size: u64) -> usize {
+    let mut world = World::new(seed, size);
+    world.run(600_000);
+    world.faults = false;
+    for node in &mut world.nodes {
+        node.paused_until = 0;
+    }
+    world.run(660_000);
+    assert_eq!(
+        world.leaders().len(),
+        1,
+        "seed {seed}: nobody leads in peace"
+    );
+    world.terms.len()
+}
+
+#[test]
+fn never_do_two_lead_at_one_instant_and_terms_only_rise() {
+    let mut terms = 0;
+    for seed in 0..400 {
+        terms += check(seed, 2 + seed % 4);
+    }
+    // The histories are worth something: leadership changed hands all the time.
+    assert!(terms > 4_000, "{terms}");
+}
