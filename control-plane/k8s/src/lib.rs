@@ -4,5 +4,6 @@
 //! reads and writes objects and decides nothing. This crate never names `assent-grpc`:
 //! `assent-control-plane` joins the two.
 
+pub mod certificates;
 pub mod lease;
 pub mod names;
