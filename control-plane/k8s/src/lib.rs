@@ -5,5 +5,6 @@
 //! `assent-control-plane` joins the two.
 
 pub mod certificates;
+pub mod identity;
 pub mod lease;
 pub mod names;

@@ -1,0 +1,226 @@
+//! Decides who a caller is, from what the API server says.
+
+use std::{net::IpAddr, time::SystemTime};
+
+use assent_api::PolicyServer;
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    authentication::v1::TokenReviewStatus,
+    authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec, SubjectAccessReviewStatus},
+    core::v1::Pod,
+};
+
+use super::{Error, Replica, User, Verb};
+use crate::names;
+
+#[cfg(test)]
+mod tests;
+
+/// The pod that a token is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) namespace: String,
+    pub(super) service_account: String,
+    pub(super) pod: String,
+    pub(super) uid: String,
+}
+
+const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
+const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
+const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
+
+/// The owner of a token that was reviewed for our audience.
+pub(super) fn user(
+    status: Option<TokenReviewStatus>,
+    expires: Option<SystemTime>,
+    now: SystemTime,
+) -> Result<User, Error> {
+    let status = status.unwrap_or_default();
+    if status.authenticated != Some(true) {
+        let why = status.error.filter(|why| !why.is_empty());
+        let why = why.unwrap_or_else(|| "the API server does not know it".to_owned());
+        return Err(Error::Invalid(why));
+    }
+    // An API server that does not look at audiences says none: then it is not for us.
+    let audiences = status.audiences.unwrap_or_default();
+    if !audiences
+        .iter()
+        .any(|audience| audience == names::TOKEN_AUDIENCE)
+    {
+        let why = format!("it is not for the audience {}", names::TOKEN_AUDIENCE);
+        return Err(Error::Invalid(why));
+    }
+    let user = status.user.unwrap_or_default();
+    Ok(User {
+        name: user.username.unwrap_or_default(),
+        uid: user.uid.unwrap_or_default(),
+        groups: user.groups.unwrap_or_default(),
+        extra: user.extra.unwrap_or_default(),
+        // One that was accepted has not ended: where it seems so, our clock is ahead, and it
+        // can't say when.
+        expires: expires.filter(|ends| *ends > now),
+    })
+}
+
+/// The pod that the token is bound to, if it is bound to one.
+pub(super) fn claim(user: &User) -> Result<Option<Claim>, Error> {
+    let account = user.name.strip_prefix("system:serviceaccount:");
+    let account = account.and_then(|rest| rest.split_once(':'));
+    let Some((namespace, service_account)) = account else {
+        return Ok(None);
+    };
+    if !user.groups.iter().any(|group| group == SERVICE_ACCOUNTS) {
+        return Ok(None);
+    }
+    let one = |key: &str| match user.extra.get(key).map(Vec::as_slice) {
+        Some([value]) if !value.is_empty() => Some(value.clone()),
+        _ => None,
+    };
+    match (one(POD_NAME), one(POD_UID)) {
+        (Some(pod), Some(uid)) => Ok(Some(Claim {
+            namespace: namespace.to_owned(),
+            service_account: service_account.to_owned(),
+            pod,
+            uid,
+        })),
+        (None, None) => Ok(None),
+        _ => Err(Error::Invalid("it names half a pod".to_owned())),
+    }
+}
+
+/// The pod of a claim, if it is that very pod and lives.
+pub(super) fn alive(claim: &Claim, pod: Option<Pod>) -> Result<Pod, Error> {
+    let gone =
+        |why: &str| Error::Invalid(format!("its pod {}/{} {why}", claim.namespace, claim.pod));
+    let pod = pod.ok_or_else(|| gone("is gone"))?;
+    if pod.metadata.uid.as_deref() != Some(&claim.uid) {
+        return Err(gone("was replaced by another one"));
+    }
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Succeeded" | "Failed")) {
+        return Err(gone("has ended"));
+    }
+    let account = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.service_account_name.as_deref());
+    if account.unwrap_or("default") != claim.service_account {
+        return Err(gone("has another service account"));
+    }
+    Ok(pod)
+}
+
+/// The PolicyServer whose evaluator the pod has.
+pub(super) fn server(pod: &Pod) -> Option<String> {
+    let labels = pod.metadata.labels.as_ref()?;
+    labels
+        .get(names::SERVER_LABEL)
+        .filter(|name| !name.is_empty())
+        .cloned()
+}
+
+/// Whether the pod is one of the server's own: made by its StatefulSet, in our namespace.
+pub(super) fn is_member(
+    claim: &Claim,
+    pod: &Pod,
+    set: Option<&StatefulSet>,
+    namespace: &str,
+) -> bool {
+    let Some(set) = set.and_then(|set| set.metadata.uid.as_ref()) else {
+        return false;
+    };
+    let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
+    let owned = owners.iter().any(|owner| {
+        owner.controller == Some(true) && owner.kind == "StatefulSet" && owner.uid == *set
+    });
+    claim.namespace == namespace && owned
+}
+
+/// The replica: a member, or a follower where its PolicyServer is given and allows it.
+pub(super) fn place(
+    claim: Claim,
+    pod: &Pod,
+    server: String,
+    follows: Option<Option<PolicyServer>>,
+    expires: Option<SystemTime>,
+) -> Result<Replica, Error> {
+    let follower = follows.is_some();
+    if let Some(of) = follows {
+        may_follow(&claim, &server, of.as_ref())?;
+    }
+    let address = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.pod_ip.as_ref());
+    Ok(Replica {
+        namespace: claim.namespace,
+        pod: claim.pod,
+        uid: claim.uid,
+        service_account: claim.service_account,
+        server,
+        follower,
+        pod_ip: address.and_then(|address| address.parse::<IpAddr>().ok()),
+        expires,
+    })
+}
+
+fn may_follow(claim: &Claim, server: &str, of: Option<&PolicyServer>) -> Result<(), Error> {
+    let injection = of.and_then(|of| of.spec.injection.as_ref());
+    let allowed = injection.map(|injection| injection.allowed_namespaces.as_slice());
+    if !allowed.unwrap_or_default().contains(&claim.namespace) {
+        return Err(Error::Forbidden(format!(
+            "pod {}/{} is none of PolicyServer {server:?}, which allows no pods of that \
+             namespace: see its spec.injection.allowedNamespaces",
+            claim.namespace, claim.pod
+        )));
+    }
+    // With dots in the server's name a follower's id could be that of a member.
+    let id = names::follower(&claim.pod, &claim.namespace);
+    let ordinal = id
+        .strip_prefix(&names::server(server))
+        .and_then(|rest| rest.strip_prefix('-'));
+    if ordinal.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit())) {
+        let why = format!("{id:?} is the name of a replica of PolicyServer {server:?}");
+        return Err(Error::Forbidden(why));
+    }
+    Ok(())
+}
+
+/// The question whether a user may do this.
+pub(super) fn access(user: &User, verb: Verb, server: Option<&str>) -> SubjectAccessReviewSpec {
+    SubjectAccessReviewSpec {
+        user: Some(user.name.clone()),
+        uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
+        groups: Some(user.groups.clone()),
+        extra: Some(user.extra.clone()),
+        resource_attributes: Some(ResourceAttributes {
+            group: Some("policies.assent.dev".to_owned()),
+            resource: Some("policyservers".to_owned()),
+            subresource: Some("discovery".to_owned()),
+            verb: Some(verb.as_str().to_owned()),
+            name: server.map(str::to_owned),
+            ..ResourceAttributes::default()
+        }),
+        ..SubjectAccessReviewSpec::default()
+    }
+}
+
+/// And its answer.
+pub(super) fn allowed(
+    user: &User,
+    verb: Verb,
+    status: Option<SubjectAccessReviewStatus>,
+) -> Result<(), Error> {
+    let status = status.unwrap_or_default();
+    if status.allowed && status.denied != Some(true) {
+        return Ok(());
+    }
+    Err(Error::Forbidden(format!(
+        "{:?} needs the verb {} on policyservers/discovery of policies.assent.dev",
+        user.name,
+        verb.as_str()
+    )))
+}
