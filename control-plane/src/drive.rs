@@ -109,6 +109,20 @@ impl<P: Performer> Drive<P> {
         durable
     }
 
+    #[allow(dead_code)]
+    /// Takes over since when conditions of a policy are what they are, as stored by whoever
+    /// decided before.
+    pub(crate) fn restore_transitions(
+        &mut self,
+        id: &PolicyId,
+        conditions: impl IntoIterator<Item = (&'static str, Truth, i64)>,
+    ) {
+        let transitions = self.transitions.entry(id.clone()).or_default();
+        for (kind, status, since) in conditions {
+            transitions.restore(kind, status, since);
+        }
+    }
+
     /// The status of one policy, with the time since when each condition is what it is.
     pub(crate) fn status(&mut self, id: &PolicyId) -> Option<(PolicyStatus, [i64; 4])> {
         let status = self.plane.status(id)?;

@@ -3,10 +3,15 @@
 //! Everything that decides is in `assent-core`; here decisions are performed.
 
 mod clock;
+mod control;
 mod drive;
+mod jobs;
 mod metrics;
 mod program;
+mod servers;
+mod services;
 pub mod standalone;
 mod vetting;
+mod view;
 
 pub use program::Program;

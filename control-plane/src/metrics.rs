@@ -52,6 +52,8 @@ pub(crate) struct Metrics {
     pub(crate) status_writes: Family<ResultLabel, Counter>,
     /// 1 where this process decides.
     pub(crate) leader: Gauge,
+    /// Pods that asked for an evaluator and have none.
+    pub(crate) uninjected_pods: Gauge,
 }
 
 // === impl Metrics ===
@@ -69,11 +71,19 @@ impl Default for Metrics {
             webhook_flips: Counter::default(),
             status_writes: Family::default(),
             leader: Gauge::default(),
+            uninjected_pods: Gauge::default(),
         }
     }
 }
 
 impl Metrics {
+    /// Counts a write of something stored.
+    pub(crate) fn count_write(&self, ok: bool) {
+        let result = if ok { "ok" } else { "error" };
+        let label = ResultLabel { result };
+        self.status_writes.get_or_create(&label).inc();
+    }
+
     /// Registers everything; the registry brings the prefix.
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register(
@@ -129,6 +139,11 @@ impl Metrics {
             "leader",
             "Whether this process decides",
             self.leader.clone(),
+        );
+        registry.register(
+            "uninjected_pods",
+            "Pods that asked for an evaluator and have none",
+            self.uninjected_pods.clone(),
         );
     }
 }

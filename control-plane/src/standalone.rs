@@ -1,7 +1,6 @@
 //! Standalone mode: everything in one process, for trying, for pipelines, for development.
 
-mod args;
-mod control;
+pub(crate) mod args;
 mod endpoints;
 mod event_loop;
 mod fleet;
@@ -10,11 +9,13 @@ mod keeper;
 mod machine;
 mod revisions;
 mod run;
-mod servers;
 mod services;
 mod view;
 
 pub use args::UpArgs;
-pub use control::{Control, Ended};
 pub use run::{Running, start};
-pub use view::PolicyObject;
+
+pub use crate::{
+    control::{Control, Ended},
+    view::PolicyObject,
+};

@@ -1,7 +1,12 @@
 //! From a policy's spec to a revision that is known to load: pull, store, vet.
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use assent_api::parse::Module;
 use assent_core::{
     Digest,
     policy::Limits,
@@ -12,6 +17,7 @@ use assent_modules::{
     store::Store,
     vet::{Refused, Stage, VetLimits, VetReport, VetRequest, Vetter},
 };
+use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::{sync::mpsc, task::AbortHandle};
 use tracing::{debug, warn};
@@ -40,8 +46,10 @@ pub(crate) struct Job {
     pub(crate) pinned: Option<Digest>,
     /// Where relative `file://` URLs start; none where files are refused.
     pub(crate) files: Option<PathBuf>,
+    /// Addresses that may be fetched from, besides declared ones.
+    pub(crate) reach: Reach,
     /// Declared sources of the server.
-    pub(crate) sources: Sources,
+    pub(crate) sources: DeclaredSources,
     /// Canonical JSON.
     pub(crate) settings: Arc<[u8]>,
     /// Entrypoint of a Rego module.
@@ -54,6 +62,22 @@ pub(crate) struct Job {
     pub(crate) allowed_capabilities: Option<Vec<String>>,
 }
 
+/// What a server declares about the hosts that modules come from.
+#[derive(Clone, Debug)]
+pub(crate) enum DeclaredSources {
+    /// All of it is at hand.
+    Given(Box<Sources>),
+    /// Some of it must be read first.
+    Elsewhere(Arc<dyn ReadSources>),
+}
+
+/// Reads declared sources from where they are kept.
+#[async_trait]
+pub(crate) trait ReadSources: std::fmt::Debug + Send + Sync {
+    /// Reads them, or says what is missing.
+    async fn read(&self) -> Result<Sources, Failed>;
+}
+
 /// What came out of a job.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
@@ -61,23 +85,8 @@ pub(crate) struct Outcome {
     pub(crate) id: PolicyId,
     /// Its generation.
     pub(crate) generation: i64,
-    /// The module, or why there is none.
-    pub(crate) result: Result<Vetted, Failed>,
-}
-
-/// A module that loads with the job's settings.
-#[derive(Clone, Debug)]
-pub(crate) struct Vetted {
-    /// Its digest.
-    pub(crate) digest: Digest,
-    /// Its size in bytes.
-    pub(crate) size: u64,
-    /// How it is called.
-    pub(crate) abi: String,
-    /// Host calls that it may make.
-    pub(crate) host_capabilities: Vec<String>,
-    /// Where the very same module is to be had again.
-    pub(crate) url: String,
+    /// A module that loads with the job's settings, or why there is none.
+    pub(crate) result: Result<Module, Failed>,
 }
 
 /// Why a generation can't be used.
@@ -123,7 +132,26 @@ impl Vetting {
         task.abort_handle()
     }
 
-    async fn run(&self, job: &Job) -> Result<Vetted, Failed> {
+    /// Fetches a module that a stored revision names, however often that takes.
+    pub(crate) fn restore(
+        &self,
+        url: String,
+        digest: Digest,
+        sources: Arc<dyn ReadSources>,
+        reach: Reach,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let store = self.store.clone();
+        async move {
+            let mut wait = Duration::from_secs(2);
+            while let Err(why) = restore(&store, &url, digest, sources.as_ref(), reach).await {
+                warn!(%digest, "failed to fetch a module again, which is tried again: {why}");
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(Duration::from_secs(300));
+            }
+        }
+    }
+
+    async fn run(&self, job: &Job) -> Result<Module, Failed> {
         let (digest, bytes, url) = self.fetch(job).await?;
         let size = bytes.len() as u64;
         let start = Instant::now();
@@ -146,7 +174,7 @@ impl Vetting {
         }
         let metadata = accepted.facts.metadata.as_ref();
         let wanted = metadata.map(|m| m.host_capabilities.clone());
-        Ok(Vetted {
+        Ok(Module {
             digest,
             size,
             abi: accepted.facts.abi,
@@ -168,7 +196,11 @@ impl Vetting {
             .url
             .parse()
             .map_err(|e| Failed::invalid(format!("spec.module: {e}")))?;
-        let pulled = puller(job)?.pull(&url).await.map_err(Failed::pulling)?;
+        let pulled = puller(job)
+            .await?
+            .pull(&url)
+            .await
+            .map_err(Failed::pulling)?;
         self.metrics
             .module_pull
             .observe(start.elapsed().as_secs_f64());
@@ -189,7 +221,7 @@ impl Vetting {
 // === impl Failed ===
 
 impl Failed {
-    fn invalid(message: String) -> Self {
+    pub(crate) fn invalid(message: String) -> Self {
         Self {
             refusal: refusal(RefusalReason::Invalid, message),
             retryable: false,
@@ -225,7 +257,7 @@ impl Failed {
     }
 
     /// Nothing is known to be wrong with the module.
-    fn later(message: String) -> Self {
+    pub(crate) fn later(message: String) -> Self {
         Self {
             refusal: refusal(RefusalReason::PullError, message),
             retryable: true,
@@ -233,12 +265,35 @@ impl Failed {
     }
 }
 
-fn puller(job: &Job) -> Result<Puller, Failed> {
-    let reach = match job.files {
-        Some(_) => Reach::LOCAL,
-        None => Reach::PUBLIC,
+async fn restore(
+    store: &Store,
+    url: &str,
+    digest: Digest,
+    sources: &dyn ReadSources,
+    reach: Reach,
+) -> Result<(), String> {
+    if store
+        .stat(digest)
+        .await
+        .map_err(|e| e.to_string())?
+        .is_some()
+    {
+        return Ok(());
+    }
+    let sources = sources.read().await.map_err(|f| f.refusal.message)?;
+    let url: ModuleUrl = url.parse().map_err(|e| format!("{e}"))?;
+    let puller = Puller::new(sources, reach).map_err(|e| e.to_string())?;
+    let pulled = puller.pull(&url).await.map_err(|e| e.to_string())?;
+    let stored = store.put_expected(digest, pulled.bytes).await;
+    stored.map_err(|e| e.to_string())
+}
+
+async fn puller(job: &Job) -> Result<Puller, Failed> {
+    let sources = match &job.sources {
+        DeclaredSources::Given(sources) => Sources::clone(sources),
+        DeclaredSources::Elsewhere(place) => place.read().await?,
     };
-    let puller = Puller::new(job.sources.clone(), reach);
+    let puller = Puller::new(sources, job.reach);
     let puller = puller.map_err(|e| Failed::invalid(e.to_string()))?;
     Ok(match &job.files {
         Some(base) => puller.with_files(Files::Below(base.clone())),

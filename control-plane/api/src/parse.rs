@@ -13,13 +13,13 @@ mod server;
 use std::{fmt, sync::Arc};
 
 use assent_core::{
-    Mode, PolicyKey,
-    policy::{ContextResource, Limits},
+    Digest, Mode, PolicyKey,
+    policy::{Content, ContextResource, Limits},
 };
 use serde_json::Value;
 
 pub use self::{
-    metadata::{Kind, Object, identify},
+    metadata::{Kind, Object, identify, rollback},
     policy::immutable_fields,
     server::ParsedServer,
 };
@@ -98,6 +98,21 @@ pub struct Parsed {
     pub spec_json: Arc<[u8]>,
 }
 
+/// What a policy's module turned out to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    /// Digest of the portable module.
+    pub digest: Digest,
+    /// Its size in bytes.
+    pub size: u64,
+    /// How it is called.
+    pub abi: String,
+    /// Host calls that it may make.
+    pub host_capabilities: Vec<String>,
+    /// Where the very same module is to be had again.
+    pub url: String,
+}
+
 /// Where a rollback goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rollback {
@@ -151,6 +166,23 @@ impl Parsed {
         Limits {
             timeout_ms,
             ..server
+        }
+    }
+
+    /// Everything of a revision that changes a verdict: the spec, what its module turned out
+    /// to be, and resolved limits.
+    pub fn content(&self, module: &Module, limits: Limits) -> Content {
+        Content {
+            module_digest: module.digest,
+            abi: module.abi.clone(),
+            settings_json: self.settings.clone(),
+            mode: self.mode,
+            mutating: self.mutating,
+            limits,
+            context_resources: self.context_resources.clone(),
+            host_capabilities: module.host_capabilities.clone(),
+            message: self.message.clone(),
+            entrypoint: self.entrypoint.clone(),
         }
     }
 

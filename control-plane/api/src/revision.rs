@@ -57,6 +57,7 @@ pub struct PolicyRevisionSpec {
     pub module_digest: String,
     /// Size of the module in bytes.
     #[serde(default)]
+    #[schemars(schema_with = "integer")]
     pub module_size: u64,
     /// `wapc`, `opa`, `gatekeeper` or `wasi`.
     pub abi: String,
@@ -68,6 +69,12 @@ pub struct PolicyRevisionSpec {
     /// Host calls that the policy may make.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_capabilities: Vec<String>,
+    /// Resolved deadline of one evaluation in milliseconds.
+    #[schemars(schema_with = "integer")]
+    pub timeout_ms: u32,
+    /// Resolved cap on the sandbox's memory.
+    #[schemars(schema_with = "integer")]
+    pub memory_bytes: u64,
     /// The policy's spec as it was, defaults filled in.
     #[schemars(schema_with = "free_object")]
     pub policy: Map<String, Value>,
@@ -111,6 +118,12 @@ pub enum Phase {
     Draining,
     /// Kept for rollback.
     History,
+}
+
+/// A count; the API server knows no unsigned formats.
+fn integer(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let schema = json!({ "type": "integer", "format": "int64", "minimum": 0 });
+    schema.try_into().expect("an object must be a schema")
 }
 
 fn immutable() -> Value {

@@ -73,6 +73,9 @@ pub enum Event {
     },
     /// Something else happened to a policy.
     Policy(PolicyId, rollout::Input),
+    /// Nothing points at the policy's revisions any more and nobody is to hold them; what is
+    /// observed of it next starts anew.
+    Forgotten(PolicyId),
     /// A stream opened.
     Opened {
         /// Who.
@@ -200,6 +203,11 @@ impl Plane {
                 stored,
             } => self.observed(now, id, server, generation, timing, stored, out),
             Event::Policy(id, input) => self.step(now, &id, input, out),
+            Event::Forgotten(id) => {
+                if let Some(entry) = self.policies.remove(&id) {
+                    self.touch(&entry.server);
+                }
+            }
             Event::Opened {
                 node,
                 identity,

@@ -148,6 +148,14 @@ impl Hub {
         changed
     }
 
+    /// Forgets every PolicyServer and all that was published: what a later term knows is
+    /// known anew. To be called while no streams are accepted.
+    pub fn reset(&self) {
+        self.0.synced.store(false, Ordering::Release);
+        self.write_servers().clear();
+        self.bump();
+    }
+
     /// Every PolicyServer that there is was added: from now on others are not found.
     pub fn set_synced(&self) {
         self.0.synced.store(true, Ordering::Release);

@@ -16,8 +16,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
-use super::{control::Query, endpoints::Endpoints, machine::Machine, revisions, services};
-use crate::vetting::Outcome;
+use super::{endpoints::Endpoints, machine::Machine, revisions, services};
+use crate::{control::Query, services::client_status, vetting::Outcome};
 
 /// Notices taken at once before anything is decided: a thousand acknowledgements of one
 /// push are one decision.
@@ -147,7 +147,9 @@ impl EventLoop {
                 let _ = answer.send(());
             }
             Query::ClientStatus(query, answer) => {
-                let _ = answer.send(services::client_status(&mut self.machine, &query));
+                let never_good = self.machine.never_good(&query);
+                let page = client_status(&mut self.machine.drive, &query, never_good);
+                let _ = answer.send(page);
             }
             Query::Revisions(key, answer) => {
                 let record = self.machine.drive.performer.book.get(&key);

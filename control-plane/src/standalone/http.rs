@@ -16,10 +16,8 @@ use serde_json::json;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    control::{Control, Ended, Query},
-    endpoints::Endpoints,
-};
+use super::endpoints::Endpoints;
+use crate::control::{Control, Ended, Query};
 
 /// An UPDATE carries two objects of at most 3 MiB each, and their envelope.
 const MAX_BODY: usize = 7 << 20;

@@ -11,10 +11,7 @@ use assent_local::Book;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::{
-    drive::Performer,
-    metrics::{Metrics, ResultLabel},
-};
+use crate::{drive::Performer, metrics::Metrics};
 
 /// The book as the place where deeds are done. A flip is one write of one file.
 pub(super) struct Keeper {
@@ -59,11 +56,7 @@ impl Performer for Keeper {
             return Ok(());
         }
         let written = self.book.commit();
-        let result = if written.is_ok() { "ok" } else { "error" };
-        self.metrics
-            .status_writes
-            .get_or_create(&ResultLabel { result })
-            .inc();
+        self.metrics.count_write(written.is_ok());
         Ok(written?)
     }
 }

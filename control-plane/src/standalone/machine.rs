@@ -1,12 +1,11 @@
 //! What a directory, vetting and replicas bring, turned into events for the plane.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use assent_api::{Manifest, Parsed, ParsedServer, parse, parse::Object};
+use assent_api::{
+    Manifest, Parsed, ParsedServer,
+    parse::{self, Module, Object},
+};
 use assent_core::{
     PolicyKey,
     fleet::Counting,
@@ -25,43 +24,31 @@ use assent_local::{
     dispatch::check_conditions,
     objects::{self, Record},
 };
+use assent_modules::pull::Reach;
 use jiff::Timestamp;
-use tokio::{task::AbortHandle, time::Instant};
+use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::{
-    keeper::Keeper,
-    revisions,
-    servers::{allowed_capabilities, limits, sources, target_not_found},
-    services::refused_row,
-    view::{self, PolicyObject},
-};
+use super::{keeper::Keeper, revisions, services::refused_row, view};
 use crate::{
     drive::Drive,
-    vetting::{Failed, Job, Outcome, Vetted, Vetting},
+    jobs::Jobs,
+    servers::{allowed_capabilities, limits, sources, target_not_found},
+    vetting::{DeclaredSources, Failed, Job, Outcome, Vetting},
+    view::PolicyObject,
 };
-
-/// How long to wait before a module that could not be fetched is fetched again; doubled
-/// each time up to the longest.
-const RETRY_FIRST: Duration = Duration::from_secs(2);
-const RETRY_LONGEST: Duration = Duration::from_secs(300);
-
-/// How often a module that brings down its vetting process is vetted.
-const MAX_VET_TRIES: u32 = 2;
 
 /// The state of a standalone control plane.
 pub(super) struct Machine {
     pub(super) drive: Drive<Keeper>,
     pub(super) hub: Hub,
     pub(super) options: Options,
-    vetting: Vetting,
+    jobs: Jobs,
     objects: Objects,
     /// Servers by name; `default` is always there.
     servers: BTreeMap<String, Option<ParsedServer>>,
     /// What is wrong with policies, by name.
     problems: BTreeMap<PolicyKey, (Problem, Timestamp)>,
-    jobs: HashMap<PolicyId, (i64, AbortHandle)>,
-    retries: HashMap<PolicyId, Retry>,
     synced: bool,
     /// Problems that were told, so that each is told once.
     told: Vec<String>,
@@ -80,14 +67,6 @@ pub(super) struct Options {
     pub(super) parse: parse::Options,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Retry {
-    at: Instant,
-    wait: Duration,
-    generation: i64,
-    tries: u32,
-}
-
 // === impl Machine ===
 
 impl Machine {
@@ -96,12 +75,10 @@ impl Machine {
             drive,
             hub,
             options,
-            vetting,
+            jobs: Jobs::new(vetting),
             objects: Objects::new(),
             servers: BTreeMap::new(),
             problems: BTreeMap::new(),
-            jobs: HashMap::new(),
-            retries: HashMap::new(),
             synced: false,
             told: Vec::new(),
         }
@@ -164,7 +141,7 @@ impl Machine {
             generation,
             result,
         } = outcome;
-        self.jobs.remove(&id);
+        self.jobs.ended(&id, generation);
         let Some(record) = self.record(&id).cloned() else {
             return;
         };
@@ -172,21 +149,14 @@ impl Machine {
             return;
         }
         match result {
-            Ok(vetted) => self.accepted(&id, &record, &vetted),
+            Ok(module) => self.accepted(&id, &record, &module),
             Err(failed) => self.refused(&id, generation, failed),
         }
     }
 
     /// Starts what is due: vetting of new generations, and another try of failed ones.
     pub(super) fn work(&mut self) {
-        let now = Instant::now();
-        let due: Vec<PolicyId> = self
-            .retries
-            .iter()
-            .filter(|(id, retry)| retry.at <= now && !self.jobs.contains_key(*id))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in due {
+        for id in self.jobs.due() {
             // It stays refused, in its own words, until the next try has an end.
             self.start(&id);
         }
@@ -202,11 +172,7 @@ impl Machine {
 
     /// When [`Machine::work`] has something to do next.
     pub(super) fn next_retry(&self) -> Option<Instant> {
-        let waiting = self
-            .retries
-            .iter()
-            .filter(|(id, _)| !self.jobs.contains_key(*id));
-        waiting.map(|(_, retry)| retry.at).min()
+        self.jobs.next_retry()
     }
 
     /// Makes a new generation out of an earlier one.
@@ -351,10 +317,7 @@ impl Machine {
                     key: key.clone(),
                     uid: uid.to_string().into(),
                 };
-                if let Some((_, job)) = self.jobs.remove(&id) {
-                    job.abort();
-                }
-                self.retries.remove(&id);
+                self.jobs.cancel(&id);
                 self.drive.apply(Event::Policy(id, Input::Deleted));
             }
         }
@@ -475,10 +438,8 @@ impl Machine {
         let Some(record) = self.record(id).cloned() else {
             return;
         };
-        match self.jobs.get(id) {
-            Some((generation, _)) if *generation == record.generation => return,
-            Some((_, job)) => job.abort(),
-            None => {}
+        if self.jobs.is_running(id, record.generation) {
+            return;
         }
         let Some(parsed) = record.effective(&self.options.parse) else {
             return;
@@ -504,25 +465,25 @@ impl Machine {
             url: parsed.module.clone(),
             pinned: record.pinned_digest().and_then(|d| d.parse().ok()),
             files: Some(self.options.policies.clone()),
-            sources: sources(server.as_ref()),
+            reach: Reach::LOCAL,
+            sources: DeclaredSources::Given(Box::new(sources(server.as_ref()))),
             settings: parsed.settings.clone(),
             entrypoint: parsed.entrypoint.clone(),
             mutating: parsed.mutating,
             limits: limits(server.as_ref(), &parsed),
             allowed_capabilities: allowed_capabilities(server.as_ref(), &parsed),
         };
-        let handle = self.vetting.start(job);
-        self.jobs.insert(id.clone(), (record.generation, handle));
+        self.jobs.start(job);
     }
 
-    fn accepted(&mut self, id: &PolicyId, record: &Record, vetted: &Vetted) {
-        self.retries.remove(id);
+    fn accepted(&mut self, id: &PolicyId, record: &Record, module: &Module) {
+        self.jobs.accepted(id);
         let Some(parsed) = record.effective(&self.options.parse) else {
             return;
         };
         let server = self.servers.get(&parsed.server).and_then(Option::as_ref);
         let limits = limits(server, &parsed);
-        let (policy, revision) = revisions::make(record, &parsed, vetted, limits, Timestamp::now());
+        let (policy, revision) = revisions::make(record, &parsed, module, limits, Timestamp::now());
         info!(policy = %id.key, revision = %revision.name, "accepted");
         self.drive.performer.book.add_revision(record.uid, revision);
         self.drive.apply(Event::ready(id.clone(), policy.into()));
@@ -531,28 +492,7 @@ impl Machine {
     }
 
     fn refused(&mut self, id: &PolicyId, generation: i64, failed: Failed) {
-        let Failed {
-            mut refusal,
-            retryable,
-        } = failed;
-        let before = self
-            .retries
-            .remove(id)
-            .filter(|r| r.generation == generation);
-        let tries = before.map_or(1, |r| r.tries + 1);
-        let for_ever = refusal.reason == RefusalReason::PullError;
-        if retryable && (for_ever || tries < MAX_VET_TRIES) {
-            let wait = before.map_or(RETRY_FIRST, |r| (r.wait * 2).min(RETRY_LONGEST));
-            let retry = Retry {
-                at: Instant::now() + wait,
-                wait,
-                generation,
-                tries,
-            };
-            self.retries.insert(id.clone(), retry);
-            refusal.message.push_str("; it is tried again");
-        }
-        warn!(policy = %id.key, generation, reason = refusal.reason.as_str(), "refused: {}", refusal.message);
+        let refusal = self.jobs.refused(id, generation, failed);
         self.drive
             .apply(Event::refused(id.clone(), generation, refusal));
     }

@@ -2,40 +2,38 @@
 
 use std::sync::Arc;
 
-use assent_api::{Parsed, parse, revision::Phase};
-use assent_core::{
-    Policy, PolicyKey,
-    policy::{Content, Limits},
-    rollout::Stored,
+use assent_api::{
+    Parsed,
+    parse::{self, Module},
+    revision::Phase,
 };
+use assent_core::{Policy, PolicyKey, policy::Limits, rollout::Stored};
 use assent_local::objects::{Record, Revision};
 use jiff::Timestamp;
 use tracing::error;
 
-use crate::vetting::Vetted;
-
-/// Puts a revision together out of a spec and what vetting found.
+/// Puts a revision together out of a spec and what its module turned out to be.
 pub(super) fn make(
     record: &Record,
     parsed: &Parsed,
-    vetted: &Vetted,
+    module: &Module,
     limits: Limits,
     now: Timestamp,
 ) -> (Policy, Revision) {
-    let content = content(parsed, vetted, limits);
+    let content = parsed.content(module, limits);
     let uid = record.uid.to_string();
-    let policy = Policy::new(record.key(), record.generation, &uid, content, vetted.size);
+    let policy = Policy::new(record.key(), record.generation, &uid, content, module.size);
     let revision = Revision {
         name: policy.revision.short().to_owned(),
         generation: record.generation,
         spec: record.effective_spec().to_owned(),
-        module_url: vetted.url.clone(),
-        module_digest: vetted.digest.to_string(),
-        module_size: vetted.size,
-        abi: vetted.abi.clone(),
+        module_url: module.url.clone(),
+        module_digest: module.digest.to_string(),
+        module_size: module.size,
+        abi: module.abi.clone(),
         content_digest: policy.content_digest.to_string(),
         settings: String::from_utf8_lossy(&parsed.settings).into_owned(),
-        host_capabilities: vetted.host_capabilities.clone(),
+        host_capabilities: module.host_capabilities.clone(),
         timeout_ms: limits.timeout_ms,
         memory_bytes: limits.memory_bytes,
         phase: Phase::Candidate,
@@ -78,7 +76,7 @@ fn restore(
 ) -> Result<Policy, String> {
     let key = record.key();
     let parsed = read_spec(&key, &revision.spec, options)?;
-    let vetted = Vetted {
+    let module = Module {
         digest: revision.module_digest.parse().map_err(|e| format!("{e}"))?,
         size: revision.module_size,
         abi: revision.abi.clone(),
@@ -89,7 +87,7 @@ fn restore(
         timeout_ms: revision.timeout_ms,
         memory_bytes: revision.memory_bytes,
     };
-    let mut content = content(&parsed, &vetted, limits);
+    let mut content = parsed.content(&module, limits);
     content.settings_json = revision.settings.as_bytes().into();
     let uid = record.uid.to_string();
     let policy = Policy::new(
@@ -113,19 +111,4 @@ pub(super) fn read_spec(
 ) -> Result<Parsed, String> {
     let value = assent_api::json::from_str(spec).map_err(|e| e.to_string())?;
     parse::spec(key, &value, options).map_err(|e| e.to_string())
-}
-
-fn content(parsed: &Parsed, vetted: &Vetted, limits: Limits) -> Content {
-    Content {
-        module_digest: vetted.digest,
-        abi: vetted.abi.clone(),
-        settings_json: parsed.settings.clone(),
-        mode: parsed.mode,
-        mutating: parsed.mutating,
-        limits,
-        context_resources: parsed.context_resources.clone(),
-        host_capabilities: vetted.host_capabilities.clone(),
-        message: parsed.message.clone(),
-        entrypoint: parsed.entrypoint.clone(),
-    }
 }

@@ -33,16 +33,20 @@ use tracing::{info, warn};
 
 use super::{
     args::UpArgs,
-    control::Control,
     endpoints::Endpoints,
     event_loop::EventLoop,
     fleet::{self, Embedded},
     http::{self, Web},
     keeper::Keeper,
     machine::{Machine, Options},
-    services::{Blobs, Sources},
 };
-use crate::{drive::Drive, metrics::Metrics, vetting::Vetting};
+use crate::{
+    control::Control,
+    drive::Drive,
+    metrics::Metrics,
+    services::{Blobs, Sources},
+    vetting::Vetting,
+};
 
 /// Notices that may wait for the event loop; a stream whose notice finds no room waits.
 const NOTICES: usize = 4_096;
@@ -151,7 +155,7 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         hub: hub.clone(),
         control: control.clone(),
         blobs: Arc::new(Blobs(store)),
-        ca: super::services::certificate_authority(&state)?,
+        signer: super::services::certificate_authority(&state)?,
     };
     let secured = tls.is_some() || token_file.is_some();
     let authenticator = authenticator(token_file)?;

@@ -139,7 +139,8 @@ pub(super) fn read(root: &mut Fields<'_>) -> Metadata {
     metadata
 }
 
-fn rollback(text: &str) -> Option<Rollback> {
+/// Reads the value of the annotation that asks for a rollback.
+pub fn rollback(text: &str) -> Option<Rollback> {
     if text == "previous" {
         return Some(Rollback::Previous);
     }

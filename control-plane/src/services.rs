@@ -1,0 +1,209 @@
+//! What the gRPC services are backed by: the event loop and the module store.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use assent_api::parse::Rollback;
+use assent_core::{Digest, PolicyKey, Version, rollout::PolicyId};
+use assent_grpc::{
+    Authenticator, Discovery, Hub, Services,
+    certificate::{Certificates, Signer},
+    modules::{Artefact, ModuleBytes, ModuleSource, ModuleStat, Modules},
+    rollout::{self, RevisionRow, Rollout, Rollouts, Undone},
+    status::{ClientStatus, ConditionRow, Page, PolicyRow, Query as StatusQuery, StatusSource},
+};
+use assent_modules::store::Store;
+use async_trait::async_trait;
+use tokio::sync::watch;
+use tracing::error;
+
+use crate::{
+    control::{Control, Query},
+    drive::{Drive, Performer},
+};
+
+/// Everything that services are made of.
+pub(crate) struct Sources {
+    pub(crate) hub: Hub,
+    pub(crate) control: Control,
+    pub(crate) blobs: Arc<Blobs>,
+    pub(crate) signer: Arc<dyn Signer>,
+}
+
+/// The module store as a source.
+pub(crate) struct Blobs(pub(crate) Store);
+
+// === impl Sources ===
+
+impl Sources {
+    /// All services, open to those whom the authenticator knows.
+    pub(crate) fn services(&self, authenticator: Arc<dyn Authenticator>) -> Services {
+        let (hub, auth) = (&self.hub, &authenticator);
+        let control = Arc::new(self.control.clone());
+        Services::new(Discovery::new(hub.clone(), auth.clone()))
+            .with(Modules::new(hub.clone(), auth.clone(), self.blobs.clone()))
+            .with(ClientStatus::new(
+                hub.clone(),
+                auth.clone(),
+                control.clone(),
+            ))
+            .with(Rollout::new(hub.clone(), auth.clone(), control))
+            .with(Certificates::new(
+                hub.clone(),
+                auth.clone(),
+                self.signer.clone(),
+            ))
+    }
+}
+
+// === impl Blobs ===
+
+#[async_trait]
+impl ModuleSource for Blobs {
+    // There is one tenant: whoever may connect may have any module.
+    async fn stat(
+        &self,
+        digests: &[Digest],
+        engine: &str,
+        _server: Option<&str>,
+    ) -> Vec<ModuleStat> {
+        let mut stats = Vec::with_capacity(digests.len());
+        for digest in digests {
+            let size = known(self.0.stat(*digest).await);
+            let artefact = match engine {
+                "" => None,
+                engine => known(self.0.stat_artefact(engine, *digest).await),
+            };
+            stats.push(ModuleStat {
+                size,
+                artefact: artefact.map(|a| Artefact {
+                    digest: a.digest,
+                    size: a.size,
+                }),
+            });
+        }
+        stats
+    }
+
+    async fn open(
+        &self,
+        digest: Digest,
+        engine: &str,
+        _server: Option<&str>,
+    ) -> Option<ModuleBytes> {
+        if engine.is_empty() {
+            let bytes = known(self.0.get(digest).await)?;
+            return Some(ModuleBytes { bytes, digest });
+        }
+        let bytes = known(self.0.get_artefact(engine, digest).await)?;
+        let stat = known(self.0.stat_artefact(engine, digest).await)?;
+        Some(ModuleBytes {
+            bytes,
+            digest: stat.digest,
+        })
+    }
+}
+
+// === impl Control ===
+
+#[async_trait]
+impl StatusSource for Control {
+    async fn client_status(&self, query: StatusQuery) -> Option<Page> {
+        let asked = self.ask(|answer| Query::ClientStatus(query, answer)).await;
+        asked.ok().flatten()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        Control::changes(self)
+    }
+}
+
+#[async_trait]
+impl Rollouts for Control {
+    async fn list(&self, policy: &PolicyKey) -> Result<Vec<RevisionRow>, rollout::Error> {
+        let key = policy.clone();
+        let asked = self.ask(|answer| Query::Revisions(key, answer)).await;
+        let rows = asked.map_err(|e| rollout::Error::Unavailable(e.to_string()))?;
+        rows.ok_or_else(|| rollout::Error::NotFound(format!("there is no policy {policy}")))
+    }
+
+    async fn undo(&self, policy: &PolicyKey, to: Option<i64>) -> Result<Undone, rollout::Error> {
+        let to = to.map_or(Rollback::Previous, Rollback::Generation);
+        let key = policy.clone();
+        let asked = self.ask(|answer| Query::Undo(key, to, answer)).await;
+        let done = asked.map_err(|e| rollout::Error::Unavailable(e.to_string()))?;
+        let (from_generation, new_generation) = done?;
+        Ok(Undone {
+            from_generation,
+            new_generation,
+        })
+    }
+}
+
+/// Answers a question about the discovery state; `never_good` are policies that the plane does
+/// not know.
+pub(crate) fn client_status<P: Performer>(
+    drive: &mut Drive<P>,
+    query: &StatusQuery,
+    never_good: Vec<PolicyRow>,
+) -> Option<Page> {
+    let server = drive.plane.server(&query.server)?;
+    let version = server.version();
+    // Before anything is published nobody is current: any other version says so.
+    let current = version.unwrap_or_else(nothing);
+    let (replicas, next) = query.select(&server.fleet, current);
+    let own = drive.plane.rollouts().filter(|(name, rollout)| {
+        ***name == *query.server
+            && !rollout.is_ending()
+            && query.wants_policy(rollout.id().key.as_str())
+    });
+    let ids: Vec<PolicyId> = own.map(|(_, r)| r.id().clone()).collect();
+    let rows = ids.iter().filter_map(|id| policy_row(drive, id));
+    let mut policies: Vec<PolicyRow> = rows.collect();
+    policies.extend(never_good);
+    policies.sort_by(|a, b| a.policy.cmp(&b.policy));
+    let now = drive.clock.now();
+    Some(Page {
+        version,
+        replicas,
+        policies,
+        next,
+        now,
+        at: drive.clock.date(now),
+    })
+}
+
+fn policy_row<P: Performer>(drive: &mut Drive<P>, id: &PolicyId) -> Option<PolicyRow> {
+    let (status, since) = drive.status(id)?;
+    let conditions = status.conditions.iter().zip(since);
+    let conditions = conditions.map(|(condition, since)| ConditionRow {
+        r#type: condition.kind.into(),
+        status: condition.status.as_str().into(),
+        reason: condition.reason.into(),
+        message: condition.message.clone(),
+        observed_generation: status.observed_generation,
+        transition: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(since.unsigned_abs())),
+    });
+    Some(PolicyRow {
+        policy: id.key.to_string(),
+        active: status.active.map(|a| a.revision.to_string()),
+        candidate: status.pending.map(|p| p.revision.to_string()),
+        fold: status.fold,
+        conditions: conditions.collect(),
+    })
+}
+
+/// A failing disk is told, and looks like a missing module to whoever asked: they try
+/// again.
+fn known<T, E: std::fmt::Display>(result: Result<Option<T>, E>) -> Option<T> {
+    result.unwrap_or_else(|e| {
+        error!("failed to read from the module store: {e}");
+        None
+    })
+}
+
+fn nothing() -> Version {
+    "0".repeat(64).parse().expect("64 zeros must be a version")
+}
