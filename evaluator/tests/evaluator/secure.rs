@@ -102,24 +102,32 @@ async fn a_certificate_that_can_not_be_used_is_said_at_start() {
     assert!(error.to_string().contains("certificate"), "{error}");
 }
 
-/// A CA, and a control plane with TLS and a token; files for the evaluator are in `dir`.
-async fn secure_peer(dir: &Path, signs: bool) -> (Peer, CertificateDer<'static>) {
+/// A CA; its certificate and a token are in `dir`.
+fn authority(dir: &Path) -> Ca {
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let key = rcgen::KeyPair::generate().unwrap();
-    let ca = Ca(Arc::new(
-        rcgen::CertifiedIssuer::self_signed(params, key).unwrap(),
-    ));
-    let key = rcgen::KeyPair::generate().unwrap();
-    let params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    let leaf = params.signed_by(&key, &ca.0).unwrap();
-    fs::write(dir.join("ca.pem"), ca.0.pem()).unwrap();
+    let ca = rcgen::CertifiedIssuer::self_signed(params, key).unwrap();
+    fs::write(dir.join("ca.pem"), ca.pem()).unwrap();
     fs::write(dir.join("token"), "secret\n").unwrap();
+    Ca(Arc::new(ca))
+}
+
+/// A control plane with TLS under this name, and a token.
+async fn named_peer(ca: &Ca, name: &str, signs: bool) -> Peer {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    let leaf = params.signed_by(&key, &ca.0).unwrap();
     let identity = tonic::transport::Identity::from_pem(leaf.pem(), key.serialize_pem());
     let tls = tonic::transport::ServerTlsConfig::new().identity(identity);
+    Peer::start_secure(tls, "secret", signs.then(|| ca.clone())).await
+}
+
+/// A CA, and a control plane with TLS and a token; files for the evaluator are in `dir`.
+async fn secure_peer(dir: &Path, signs: bool) -> (Peer, CertificateDer<'static>) {
+    let ca = authority(dir);
     let root = ca.0.der().clone();
-    let peer = Peer::start_secure(tls, "secret", signs.then_some(ca)).await;
-    (peer, root)
+    (named_peer(&ca, "127.0.0.1", signs).await, root)
 }
 
 #[tokio::test]
@@ -195,4 +203,25 @@ async fn without_the_token_there_is_no_stream() {
     // The file is read again: rotation needs no restart.
     fs::write(dir.path().join("token"), "secret").unwrap();
     peer.stream().await;
+}
+
+#[tokio::test]
+async fn the_leader_is_reached_by_its_address_and_known_by_the_configured_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = authority(dir.path());
+    // Certificates of control-plane replicas have the Service's name and no addresses.
+    let standby = named_peer(&ca, "localhost", true).await;
+    let mut leader = named_peer(&ca, "localhost", true).await;
+    let mut status = tonic::Status::unavailable("not the leader");
+    let address = leader.addr().to_string().parse().unwrap();
+    status.metadata_mut().insert("assent-leader", address);
+    *standby.shared.refusal.lock().unwrap() = Some(status);
+    let discovery = format!("https://localhost:{}", standby.addr().port());
+    let _evaluator = start_with(&standby, |config| {
+        config.discovery = discovery.parse().unwrap();
+        config.ca = Some(dir.path().join("ca.pem"));
+        config.token_file = Some(dir.path().join("token"));
+    })
+    .await;
+    leader.stream().await;
 }
