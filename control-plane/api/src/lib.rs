@@ -4,6 +4,7 @@
 //! webhook of our own kinds, the command line) does it by [`parse`]: what one accepts, all accept.
 
 pub mod canonical;
+pub mod crd;
 pub mod json;
 pub mod parse;
 pub mod policy;

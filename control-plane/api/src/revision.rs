@@ -51,6 +51,7 @@ pub struct PolicyRevisionSpec {
     #[schemars(range(min = 1))]
     pub generation: i64,
     /// Where the module came from.
+    #[schemars(length(max = 2048))]
     pub module_url: String,
     /// `sha256:<hex>` of the module.
     #[schemars(regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
@@ -60,14 +61,17 @@ pub struct PolicyRevisionSpec {
     #[schemars(schema_with = "integer")]
     pub module_size: u64,
     /// `wapc`, `opa`, `gatekeeper` or `wasi`.
+    #[schemars(length(min = 1, max = 63))]
     pub abi: String,
     /// `sha256:<hex>` over everything that changes a verdict.
     #[schemars(regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
     pub content_digest: String,
-    /// Canonical JSON.
+    /// Canonical JSON. The API server asks for a bound before it compares; no object is larger.
+    #[schemars(length(max = 1_572_864))]
     pub settings: String,
     /// Host calls that the policy may make.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(max = 253)))]
     pub host_capabilities: Vec<String>,
     /// Resolved deadline of one evaluation in milliseconds.
     #[schemars(schema_with = "integer")]
@@ -85,10 +89,13 @@ pub struct PolicyRevisionSpec {
 #[serde(rename_all = "camelCase")]
 pub struct PolicyRef {
     /// `AdmissionPolicy` or `ClusterAdmissionPolicy`.
+    #[schemars(length(min = 1, max = 63))]
     pub kind: String,
     /// Its name; its namespace is the revision's.
+    #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// Tells it from one of the same name that was deleted before.
+    #[schemars(length(min = 1, max = 128))]
     pub uid: String,
 }
 

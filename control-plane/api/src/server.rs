@@ -134,10 +134,11 @@ pub struct PolicyServerSpec {
 pub struct Sources {
     /// Hosts that are spoken to without TLS, or without checking it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
     pub insecure: Vec<String>,
     /// Hosts with a certificate authority of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub secure: Vec<SecureSource>,
 }
 
@@ -147,6 +148,7 @@ pub struct Sources {
 #[schemars(extend("x-kubernetes-validations" = one_certificate()))]
 pub struct SecureSource {
     /// The host, with a port where it has one.
+    #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// The authority's certificate, PEM.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,8 +5,10 @@
 //! not hide the others of its file.
 
 mod build;
+mod emit;
 mod scalar;
 
+pub use self::emit::emit;
 use granit_parser::{Event, Parser, ScanError};
 use serde_json::Value;
 
