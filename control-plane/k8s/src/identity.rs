@@ -24,6 +24,8 @@ mod cache;
 mod decide;
 mod jwt;
 mod lookup;
+#[cfg(test)]
+mod tests;
 
 use cache::Cache;
 pub use lookup::{Live, Lookup};
