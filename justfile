@@ -47,9 +47,14 @@ deny:
 policies-check:
     policies/check
 
-# the chart: lint, many sets of values, permissions, alert rules
+# the chart: lint, many sets of values, permissions, alert rules; and how images are packed
 chart-check:
     charts/check
+    python3 -B images/test_pack.py
+
+# OCI tarballs in dist/images, without a container engine; `just images dev` packs what the tests built
+images profile='release': freshen
+    images/build {{ profile }}
 
 # all tests, or those whose name contains the filter
 test *filter: freshen
