@@ -8,6 +8,7 @@ pub mod evaluator;
 pub mod ground;
 pub mod hash;
 pub mod http;
+pub mod kube;
 pub mod manifest;
 pub mod module;
 pub mod peer;

@@ -1,0 +1,6 @@
+//! A real Kubernetes API server, and what Assent does there.
+
+#![allow(clippy::unwrap_used)]
+
+mod balancer;
+mod harness;
