@@ -29,6 +29,7 @@ pub(crate) struct Metrics {
     pub(crate) overload_rejections: Counter,
     pub(crate) connected: Gauge,
     pub(crate) state_errors: Counter,
+    pub(crate) certificate_expiry: Family<CertificateLabels, Gauge>,
     pub(crate) requests: Family<CodeLabels, Counter>,
 }
 
@@ -60,6 +61,12 @@ pub(crate) struct CodeLabels {
     pub(crate) code: u16,
 }
 
+/// A family, so that there is no series before there is a certificate: zero is 1970.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct CertificateLabels {
+    pub(crate) certificate: &'static str,
+}
+
 const VERDICTS: [&str; 3] = ["allowed", "denied", "mutated"];
 const MODES: [&str; 2] = ["protect", "monitor"];
 
@@ -81,6 +88,7 @@ impl Metrics {
             overload_rejections: Counter::default(),
             connected: Gauge::default(),
             state_errors: Counter::default(),
+            certificate_expiry: Family::default(),
             requests: Family::default(),
         }
     }
@@ -141,6 +149,11 @@ impl Metrics {
             "state_errors",
             "Failures to keep the last good set on disk",
             self.state_errors.clone(),
+        );
+        to.register(
+            "certificate_expiry_timestamp_seconds",
+            "When the certificate in use ends, in seconds since 1970",
+            self.certificate_expiry.clone(),
         );
         to.register(
             "http_requests",

@@ -129,6 +129,7 @@ impl Evaluator {
 
         let security = Security {
             listen,
+            certificates: Certificates::new(metrics.certificate_expiry.clone()),
             files: tls,
             store: store.clone(),
             connector: connector.clone(),
@@ -264,6 +265,7 @@ impl Drop for Handle {
 /// How the review port is secured.
 struct Security {
     listen: SocketAddr,
+    certificates: Certificates,
     files: Option<TlsFiles>,
     store: Option<Arc<Store>>,
     connector: Connector,
@@ -282,7 +284,7 @@ impl Security {
         timings: Timings,
         tasks: &mut Vec<JoinHandle<()>>,
     ) -> Result<(Arc<ArcSwap<Transport>>, &'static str), Error> {
-        let certificates = Certificates::default();
+        let certificates = self.certificates;
         let failed = |error: tls::Error| Error::Tls(error.to_string());
         let config = || certificates.server_config().map_err(failed);
         if let Some(files) = self.files {

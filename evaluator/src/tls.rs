@@ -7,6 +7,7 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
+use prometheus_client::metrics::{family::Family, gauge::Gauge};
 use rustls::{
     ServerConfig,
     crypto::{CryptoProvider, aws_lc_rs},
@@ -15,6 +16,8 @@ use rustls::{
     sign::CertifiedKey,
 };
 
+use crate::metrics::CertificateLabels;
+
 pub(crate) mod csr;
 pub(crate) mod files;
 #[cfg(test)]
@@ -22,7 +25,10 @@ mod tests;
 
 /// The certificate in use. Cheap to clone; clones see the same one.
 #[derive(Clone, Default)]
-pub(crate) struct Certificates(Arc<ArcSwapOption<Held>>);
+pub(crate) struct Certificates {
+    held: Arc<ArcSwapOption<Held>>,
+    expiry: Family<CertificateLabels, Gauge>,
+}
 
 /// A chain with its key and the time in which it is valid.
 pub(crate) struct Held {
@@ -47,14 +53,28 @@ pub(crate) enum Error {
 // === impl Certificates ===
 
 impl Certificates {
+    /// None yet; `expiry` will tell when the one in use ends.
+    pub(crate) fn new(expiry: Family<CertificateLabels, Gauge>) -> Self {
+        Self {
+            expiry,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn install(&self, held: Held) {
-        self.0.store(Some(Arc::new(held)));
+        let labels = CertificateLabels {
+            certificate: "serving",
+        };
+        self.expiry
+            .get_or_create(&labels)
+            .set(seconds(held.not_after));
+        self.held.store(Some(Arc::new(held)));
     }
 
     /// Whether there is one, and its time has come and not passed.
     pub(crate) fn is_valid(&self) -> bool {
         let now = SystemTime::now();
-        self.0
+        self.held
             .load()
             .as_ref()
             .is_some_and(|held| held.is_valid(now))
@@ -73,7 +93,7 @@ impl Certificates {
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.load().as_ref().map(|held| held.key.clone())
+        self.held.load().as_ref().map(|held| held.key.clone())
     }
 }
 
@@ -120,6 +140,11 @@ impl Held {
             .unwrap_or_default();
         self.not_before + life / 2
     }
+}
+
+fn seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
 fn validity(leaf: &CertificateDer<'_>) -> Result<(SystemTime, SystemTime), Error> {

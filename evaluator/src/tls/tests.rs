@@ -23,6 +23,19 @@ fn only_a_certificate_in_its_time_is_valid() {
 }
 
 #[test]
+fn the_end_of_the_certificate_in_use_is_told() {
+    let expiry = Family::<CertificateLabels, Gauge>::default();
+    let certificates = Certificates::new(expiry.clone());
+    let labels = CertificateLabels {
+        certificate: "serving",
+    };
+    assert!(expiry.get(&labels).is_none());
+    let (chain, key) = pair(2020..2021);
+    certificates.install(Held::from_pem(chain.as_bytes(), key.as_bytes()).unwrap());
+    assert_eq!(expiry.get(&labels).unwrap().get(), 1_609_459_200);
+}
+
+#[test]
 fn renewal_is_at_half_life() {
     let (chain, key) = pair(2020..2022);
     let held = Held::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
