@@ -18,7 +18,7 @@ freshen:
 
 # every check and test, in the order of their cost
 ci:
-    @scripts/stages tools fmt-check deny policies-check clippy doc test
+    @scripts/stages tools fmt-check deny chart-check policies-check clippy doc test
 
 # install the tools that the other recipes use
 tools:
