@@ -62,6 +62,11 @@ test *filter: freshen
     cargo build --quiet --locked --workspace --bins
     eval "$(scripts/tools --env grpcurl opa promtool prometheus registry etcd kube-apiserver kube-controller-manager kubectl)" && cargo test --quiet --locked --workspace -- {{ filter }}
 
+# a real Kubernetes on this machine: up [NODES], down, status, kubectl …, load IMAGE.tar
+[positional-arguments]
+cluster *arguments:
+    @e2e/cluster/cluster "$@"
+
 # three evaluators and a policy on this machine, without Kubernetes
 demo:
     scripts/demo
