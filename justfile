@@ -32,6 +32,7 @@ fmt-check:
 # lints; shares its dependencies with `doc`
 clippy: freshen
     cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+    cargo clippy --quiet --locked --workspace --test cluster -- -D warnings
     cargo clippy --quiet --locked --manifest-path policies/Cargo.toml --target-dir "$ASSENT_CACHE/policies-target" --target wasm32-wasip1 -- -D warnings
 
 # documentation, with every broken link an error
@@ -61,6 +62,10 @@ test *filter: freshen
     # Tests of real processes start the programs that are in the target directory.
     cargo build --quiet --locked --workspace --bins
     eval "$(scripts/tools --env grpcurl opa promtool prometheus registry etcd kube-apiserver kube-controller-manager kubectl)" && cargo test --quiet --locked --workspace -- {{ filter }}
+
+# tests on a real Kubernetes with nodes: root is needed
+test-cluster *filter: freshen
+    eval "$(scripts/tools --env kubectl)" && cargo test --quiet --locked --workspace --test cluster -- {{ filter }}
 
 # a real Kubernetes on this machine: up [NODES], down, status, kubectl …, load IMAGE.tar
 [positional-arguments]

@@ -2,32 +2,43 @@
 
 use std::{
     ffi::OsStr,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
+    sync::OnceLock,
 };
 
-use super::Kubectl;
+use super::{Kubectl, keeper::Keeper};
 use crate::process::text;
 
-/// A running cluster. One that this started goes with it; one that ran before stays.
+/// A running cluster. One that this started goes with it, or with the test program; one that
+/// ran before stays, for somebody who wants to look at it.
 pub struct Cluster {
     /// kubectl as an administrator, in the namespace `default`.
     pub kubectl: Kubectl,
-    ours: bool,
+    _keeper: Option<Keeper>,
 }
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster/cluster");
 
 // === impl Cluster ===
 
 impl Cluster {
+    /// The one that tests of this program share: three nodes.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Cluster> = OnceLock::new();
+        SHARED.get_or_init(|| Self::up(3))
+    }
+
     /// Starts a cluster of so many nodes, or uses the one that runs, or that of `KUBECONFIG`.
     pub fn up(nodes: u8) -> Self {
         let ran = script("status").output();
         let ran = ran.expect("the script must start").status.success();
+        let keeper = (!ran).then(|| Keeper::start(r#""$1" down"#, &[SCRIPT]));
         run(script("up").arg(nodes.to_string()));
         let kubeconfig = run(&mut script("kubeconfig"));
         Self {
             kubectl: Kubectl::new(Path::new(kubeconfig.trim())),
-            ours: !ran,
+            _keeper: keeper,
         }
     }
 
@@ -42,17 +53,8 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        if self.ours && !std::thread::panicking() {
-            run(&mut script("down"));
-        }
-    }
-}
-
 fn script(command: &str) -> Command {
-    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("cluster/cluster");
-    let mut script = Command::new(program);
+    let mut script = Command::new(SCRIPT);
     script.arg(command).stdin(Stdio::null());
     script
 }

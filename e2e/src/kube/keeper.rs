@@ -1,26 +1,24 @@
-//! Ends processes that must not outlive the test program, however that ends.
+//! Ends what must not outlive the test program, however that ends.
 
 use std::{
+    ffi::OsStr,
     os::unix::process::CommandExt as _,
-    path::Path,
     process::{Child, Command, Stdio},
 };
 
-/// A shell that waits for the end of its standard input, which the test program holds open:
-/// a program that is killed, or that ends without dropping its statics, closes it too.
+/// A shell that waits for the end of its standard input, which the test program holds open,
+/// and then runs a script: a program that is killed, or that ends without dropping its
+/// statics, closes it too.
 pub(super) struct Keeper(Child);
-
-/// Kills the group, then removes the directory.
-const SCRIPT: &str = r#"cat >/dev/null; kill -s KILL -- "-$1"; rm -rf -- "$2""#;
 
 // === impl Keeper ===
 
 impl Keeper {
-    /// Takes charge of a process group and a directory.
-    pub(super) fn start(group: i32, dir: &Path) -> Self {
+    /// Runs the script, with these arguments, when this is dropped or the program has ended.
+    pub(super) fn start<A: AsRef<OsStr>>(script: &str, args: &[A]) -> Self {
         let child = Command::new("sh")
-            .args(["-c", SCRIPT, "keeper", &group.to_string()])
-            .arg(dir)
+            .args(["-c", &format!("cat >/dev/null; {script}"), "keeper"])
+            .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

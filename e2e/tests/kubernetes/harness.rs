@@ -1,6 +1,6 @@
 //! That the harness gives what it says.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 
 use assent_e2e::{
     eventually,
@@ -158,7 +158,7 @@ async fn a_service_account_has_its_own_rights_only() {
 }
 
 #[tokio::test]
-async fn objects_outlive_the_api_server() {
+async fn objects_outlive_the_api_server_and_nothing_outlives_its_owner() {
     // Its own: others would notice.
     let server = ApiServer::start().await;
     with_temp_ns_on(&server, async |ns| {
@@ -170,4 +170,10 @@ async fn objects_outlive_the_api_server() {
         assert_eq!(ns.get(&["configmap", "a"]).await, before);
     })
     .await;
+
+    let (dir, url) = (server.dir().to_owned(), server.url());
+    drop(server);
+    let address = url.trim_start_matches("https://");
+    TcpStream::connect(address).unwrap_err();
+    assert!(!dir.exists());
 }

@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used)]
 
 mod balancer;
+mod definitions;
 mod harness;

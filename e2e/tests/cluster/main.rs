@@ -1,0 +1,56 @@
+//! A Kubernetes with nodes: pods run, and reach each other by name.
+
+use assent_e2e::{kube::Cluster, up::condition};
+use serde_json::{Value, json};
+
+/// A pod on a node that runs a shell.
+fn pod(name: &str, node: &str, script: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "shell",
+                "image": "localhost/busybox:1",
+                "imagePullPolicy": "Never",
+                "args": ["-c", script],
+            }],
+        },
+    })
+}
+
+fn ready(pod: &Value) -> bool {
+    condition(pod, "Ready")["status"] == "True"
+}
+
+#[tokio::test]
+async fn pods_on_every_node_reach_a_service_by_its_name() {
+    let cluster = Cluster::shared();
+    let kubectl = cluster.kubectl.within("pods");
+    kubectl.run(&["create", "namespace", "pods"]).await;
+    kubectl.wait_there(&["serviceaccount", "default"]).await;
+
+    let serve = "echo started; mkdir /w; echo hello > /w/index.html; exec httpd -f -p 8080 -h /w";
+    kubectl.apply(&pod("web", "node2", serve).to_string()).await;
+    kubectl.wait(&["pod", "web"], "ready", ready).await;
+    kubectl
+        .run(&["expose", "pod", "web", "--port=80", "--target-port=8080"])
+        .await;
+    assert_eq!(kubectl.run(&["logs", "web"]).await, "started\n");
+
+    for node in ["node1", "node2", "node3"] {
+        let name = format!("client-{node}");
+        kubectl
+            .apply(&pod(&name, node, "exec sleep infinity").to_string())
+            .await;
+        kubectl.wait(&["pod", &name], "ready", ready).await;
+        // Until the rules of this node know the Service, connections are refused.
+        let get = "for i in $(seq 30); do wget -qO- http://web.pods.svc.cluster.local && exit; sleep 1; done; exit 1";
+        let answer = kubectl.run(&["exec", &name, "--", "sh", "-c", get]).await;
+        assert_eq!(answer, "hello\n", "from {node}");
+    }
+    kubectl.run(&["delete", "namespace", "pods"]).await;
+}
