@@ -43,3 +43,8 @@ pub(crate) fn sources(server: Option<&ParsedServer>) -> Sources {
         ..Sources::default()
     }
 }
+
+pub(crate) fn verification(server: Option<&ParsedServer>) -> Vec<String> {
+    let asked = server.and_then(|s| s.spec.verification.as_ref());
+    asked.map(|v| v.public_keys.clone()).unwrap_or_default()
+}

@@ -15,6 +15,7 @@ use assent_core::{
 use assent_modules::{
     pull::{self, Files, ModuleUrl, Puller, Reach, Sources},
     store::Store,
+    verify::Keys,
     vet::{Refused, Stage, VetLimits, VetReport, VetRequest, Vetter},
 };
 use async_trait::async_trait;
@@ -50,6 +51,9 @@ pub(crate) struct Job {
     pub(crate) reach: Reach,
     /// Declared sources of the server.
     pub(crate) sources: DeclaredSources,
+    /// Public keys (PEM), one of which must have signed the module; none asks for no
+    /// signature.
+    pub(crate) verification: Vec<String>,
     /// Canonical JSON.
     pub(crate) settings: Arc<[u8]>,
     /// Entrypoint of a Rego module.
@@ -183,9 +187,10 @@ impl Vetting {
         })
     }
 
-    /// The module's bytes, out of the store where it is pinned and there.
+    /// The module's bytes, out of the store where it is pinned and there. Where it must
+    /// be signed it is pulled again: what is stored may be older than that wish.
     async fn fetch(&self, job: &Job) -> Result<(Digest, Bytes, String), Failed> {
-        if let Some(digest) = job.pinned {
+        if let Some(digest) = job.pinned.filter(|_| job.verification.is_empty()) {
             let stored = self.store.get(digest).await;
             if let Some(bytes) = stored.map_err(|e| Failed::later(e.to_string()))? {
                 return Ok((digest, bytes, job.url.clone()));
@@ -212,7 +217,7 @@ impl Vetting {
         }
         let stored = self.store.put_expected(pulled.digest, pulled.bytes.clone());
         stored.await.map_err(|e| Failed::later(e.to_string()))?;
-        debug!(module = %job.url, digest = %pulled.digest, "fetched");
+        debug!(module = %job.url, digest = %pulled.digest, signer = ?pulled.verified_by, "fetched");
         let resolved = pulled.resolved_url.to_string();
         Ok((pulled.digest, pulled.bytes, resolved))
     }
@@ -241,6 +246,7 @@ impl Failed {
     fn pulling(error: pull::Error) -> Self {
         let reason = match &error {
             pull::Error::NotWasm { .. } | pull::Error::TooLarge { .. } => RefusalReason::Invalid,
+            pull::Error::SignatureRejected { .. } => RefusalReason::SignatureRejected,
             _ => RefusalReason::PullError,
         };
         Self {
@@ -294,11 +300,19 @@ async fn puller(job: &Job) -> Result<Puller, Failed> {
         DeclaredSources::Elsewhere(place) => place.read().await?,
     };
     let puller = Puller::new(sources, job.reach);
-    let puller = puller.map_err(|e| Failed::invalid(e.to_string()))?;
-    Ok(match &job.files {
-        Some(base) => puller.with_files(Files::Below(base.clone())),
-        None => puller,
-    })
+    let mut puller = puller.map_err(|e| Failed::invalid(e.to_string()))?;
+    if let Some(base) = &job.files {
+        puller = puller.with_files(Files::Below(base.clone()));
+    }
+    if job.verification.is_empty() {
+        return Ok(puller);
+    }
+    let keys = Keys::any_of(&job.verification).map_err(|e| {
+        Failed::invalid(format!(
+            "spec.verification.publicKeys of the PolicyServer: {e}"
+        ))
+    })?;
+    Ok(puller.with_verification(keys))
 }
 
 fn request(job: &Job) -> VetRequest {
@@ -323,4 +337,41 @@ fn allowed(mut wanted: Vec<String>, job: &Job) -> Vec<String> {
 
 fn refusal(reason: RefusalReason, message: String) -> Refusal {
     Refusal { reason, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use assent_modules::verify::Rejected;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(error: pull::Error, reason: RefusalReason, retryable: bool) {
+        let failed = Failed::pulling(error);
+        assert_eq!(
+            (failed.refusal.reason, failed.retryable),
+            (reason, retryable)
+        );
+    }
+
+    #[test]
+    fn a_missing_signature_is_told_from_a_registry_that_is_away() {
+        let url = || "registry://r.io/p:v1".to_owned();
+        let rejected = pull::Error::SignatureRejected {
+            url: url(),
+            why: Rejected::Unsigned,
+            keys: String::new(),
+        };
+        check(rejected, RefusalReason::SignatureRejected, false);
+        let away = pull::Error::Network {
+            url: url(),
+            why: String::new(),
+        };
+        check(away, RefusalReason::PullError, true);
+        let no_module = pull::Error::NotWasm {
+            url: url(),
+            why: "",
+        };
+        check(no_module, RefusalReason::Invalid, false);
+    }
 }

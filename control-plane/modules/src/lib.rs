@@ -2,4 +2,5 @@
 
 pub mod pull;
 pub mod store;
+pub mod verify;
 pub mod vet;

@@ -9,6 +9,7 @@ mod auth;
 mod error;
 mod file;
 mod http;
+mod images;
 mod oci;
 mod reach;
 mod sources;
@@ -23,12 +24,16 @@ use bytes::Bytes;
 pub use self::{
     auth::{Auth, Error as AuthError},
     error::Error,
+    images::{Images, ManifestAndConfig},
     reach::Reach,
     sources::{Error as SourcesError, Sources},
     url::{Error as UrlError, ModuleUrl},
 };
 use self::{http::Http, url::Location};
-use crate::store::MAX_MODULE_BYTES;
+use crate::{
+    store::MAX_MODULE_BYTES,
+    verify::{Fingerprint, Keys, Rejected},
+};
 
 /// Enough for the largest module over a line of 5 Mbit/s.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -39,6 +44,7 @@ pub struct Puller {
     http: Arc<Http>,
     files: Files,
     limits: Limits,
+    keys: Option<Arc<Keys>>,
 }
 
 /// A module as it came, with where to get the very same again.
@@ -51,6 +57,8 @@ pub struct Pulled {
     /// The URL pinned by digest: a registry's by that of the manifest, any other by
     /// that of the module.
     pub resolved_url: ModuleUrl,
+    /// The key that signed it, where a signature was asked for.
+    pub verified_by: Option<Fingerprint>,
 }
 
 /// Bounds of one pull.
@@ -83,6 +91,7 @@ impl Puller {
             http: Arc::new(Http::new(sources, reach)?),
             files: Files::Refused,
             limits: Limits::default(),
+            keys: None,
         })
     }
 
@@ -96,6 +105,16 @@ impl Puller {
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
+    }
+
+    /// Takes only what one of these keys signed. Nothing but a registry holds signatures:
+    /// modules from elsewhere are refused.
+    #[must_use]
+    pub fn with_verification(self, keys: Keys) -> Self {
+        Self {
+            keys: Some(Arc::new(keys)),
+            ..self
+        }
     }
 
     /// Fetches a module and checks that it is one, with the digest that the URL names,
@@ -114,16 +133,18 @@ impl Puller {
 
     async fn fetch(&self, url: &ModuleUrl) -> Result<Pulled, Error> {
         let limit = self.limits.max_bytes;
-        let (bytes, manifest) = match url.location() {
+        let (bytes, manifest, verified_by) = match url.location() {
             Location::Registry(reference) => {
-                let found = oci::pull(&self.http, reference, limit).await?;
-                (found.module, Some(found.manifest))
+                let keys = self.keys.as_deref();
+                let found = oci::pull(&self.http, reference, keys, limit).await?;
+                (found.module, Some(found.manifest), found.verified_by)
             }
+            _ if self.keys.is_some() => return Err(self.unsigned(url)),
             Location::Web(address) => {
                 let answer = self.http.get(address, None, None).await?.success()?;
-                (answer.body(limit).await?, None)
+                (answer.body(limit).await?, None, None)
             }
-            Location::File(path) => (file::read(&self.files, path, limit).await?, None),
+            Location::File(path) => (file::read(&self.files, path, limit).await?, None, None),
         };
         let digest = Digest::of(&bytes);
         check_pin(url, digest)?;
@@ -132,7 +153,16 @@ impl Puller {
             bytes,
             digest,
             resolved_url: url.pinned(manifest.unwrap_or(digest)),
+            verified_by,
         })
+    }
+
+    fn unsigned(&self, url: &ModuleUrl) -> Error {
+        Error::SignatureRejected {
+            url: url.shown(),
+            why: Rejected::NoRegistry,
+            keys: self.keys.as_deref().map(oci::named).unwrap_or_default(),
+        }
     }
 }
 
@@ -141,6 +171,7 @@ impl std::fmt::Debug for Puller {
         f.debug_struct("Puller")
             .field("files", &self.files)
             .field("limits", &self.limits)
+            .field("keys", &self.keys)
             .finish_non_exhaustive()
     }
 }

@@ -33,7 +33,7 @@ use super::{keeper::Keeper, revisions, services::refused_row, view};
 use crate::{
     drive::Drive,
     jobs::Jobs,
-    servers::{allowed_capabilities, limits, sources, target_not_found},
+    servers::{allowed_capabilities, limits, sources, target_not_found, verification},
     vetting::{DeclaredSources, Failed, Job, Outcome, Vetting},
     view::PolicyObject,
 };
@@ -244,22 +244,30 @@ impl Machine {
     }
 
     fn add_server(&mut self, name: &str, server: Option<ParsedServer>) {
-        if self.servers.insert(name.to_owned(), server).is_none() {
-            self.hub.add_server(name);
-            self.drive.apply(Event::ServerAdded {
-                server: name.into(),
-                counting: Counting::Everyone,
-            });
-            self.reconsider(name);
+        match self.servers.insert(name.to_owned(), server.clone()) {
+            None => {
+                self.hub.add_server(name);
+                self.drive.apply(Event::ServerAdded {
+                    server: name.into(),
+                    counting: Counting::Everyone,
+                });
+                self.reconsider(name, &[RefusalReason::TargetNotFound]);
+            }
+            Some(before) if before == server => {}
+            // It may say now where modules come from, or who signs them.
+            Some(_) => self.reconsider(
+                name,
+                &[RefusalReason::PullError, RefusalReason::SignatureRejected],
+            ),
         }
     }
 
-    /// Policies of a server that was missing have a target now.
-    fn reconsider(&mut self, server: &str) {
+    /// What the policies of a server were refused for may no longer be so.
+    fn reconsider(&mut self, server: &str, reasons: &[RefusalReason]) {
         let rollouts = self.drive.plane.rollouts();
         let own = rollouts.filter(|(name, r)| {
-            let missing = |refusal: &Refusal| refusal.reason == RefusalReason::TargetNotFound;
-            &***name == server && matches!(r.acceptance(), Acceptance::Refused(x) if missing(x))
+            let settled = |refusal: &Refusal| reasons.contains(&refusal.reason);
+            &***name == server && matches!(r.acceptance(), Acceptance::Refused(x) if settled(x))
         });
         let own: Vec<PolicyId> = own.map(|(_, r)| r.id().clone()).collect();
         for id in own {
@@ -467,6 +475,7 @@ impl Machine {
             files: Some(self.options.policies.clone()),
             reach: Reach::LOCAL,
             sources: DeclaredSources::Given(Box::new(sources(server.as_ref()))),
+            verification: verification(server.as_ref()),
             settings: parsed.settings.clone(),
             entrypoint: parsed.entrypoint.clone(),
             mutating: parsed.mutating,

@@ -29,8 +29,13 @@ pub enum Error {
 
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Login {
-    Basic { user: String, password: String },
+    Basic {
+        user: String,
+        password: String,
+    },
     Bearer(String),
+    /// Buys tokens at the registry's token service.
+    Identity(String),
 }
 
 #[derive(Deserialize)]
@@ -46,6 +51,7 @@ struct Entry {
     username: String,
     password: String,
     registrytoken: String,
+    identitytoken: String,
 }
 
 // === impl Auth ===
@@ -56,8 +62,25 @@ impl Auth {
     pub fn from_docker_config(json: &[u8]) -> Result<Self, Error> {
         // serde's message would repeat a part of the secret.
         let config: DockerConfig = serde_json::from_slice(json).map_err(|_| Error::Json)?;
+        Self::from_entries(config.auths)
+    }
+
+    /// Reads the older form, `.dockercfg` of a secret: the logins without a frame.
+    pub fn from_dockercfg(json: &[u8]) -> Result<Self, Error> {
+        let entries = serde_json::from_slice(json).map_err(|_| Error::Json)?;
+        Self::from_entries(entries)
+    }
+
+    /// Adds the logins of another secret, which win.
+    #[must_use]
+    pub fn with(mut self, other: Self) -> Self {
+        self.logins.extend(other.logins);
+        self
+    }
+
+    fn from_entries(entries: BTreeMap<String, Entry>) -> Result<Self, Error> {
         let mut auth = Self::default();
-        for (registry, entry) in config.auths {
+        for (registry, entry) in entries {
             let login = entry
                 .login()
                 .ok_or_else(|| Error::Entry(registry.clone()))?;
@@ -105,6 +128,10 @@ impl Entry {
         if !self.registrytoken.is_empty() {
             return Some(Some(Login::Bearer(self.registrytoken)));
         }
+        // Beside it stands a user name that means nothing.
+        if !self.identitytoken.is_empty() {
+            return Some(Some(Login::Identity(self.identitytoken)));
+        }
         if !self.auth.is_empty() {
             let decoded = STANDARD.decode(self.auth.trim()).ok()?;
             let text = String::from_utf8(decoded).ok()?;
@@ -128,13 +155,14 @@ impl Login {
         }
     }
 
-    /// The value of an `Authorization` header.
-    pub(super) fn header(&self) -> String {
+    /// User name and password as the value of an `Authorization` header.
+    pub(super) fn basic_header(&self) -> Option<String> {
         match self {
-            Self::Basic { user, password } => {
-                format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
-            }
-            Self::Bearer(token) => format!("Bearer {token}"),
+            Self::Basic { user, password } => Some(format!(
+                "Basic {}",
+                STANDARD.encode(format!("{user}:{password}"))
+            )),
+            Self::Bearer(_) | Self::Identity(_) => None,
         }
     }
 }
@@ -166,7 +194,7 @@ mod tests {
     fn check(auth: &Auth, registry: &str, repository: &str, expect: Option<&str>) {
         let user = match auth.login(registry, repository) {
             Some(Login::Basic { user, .. }) => Some(user.as_str()),
-            Some(Login::Bearer(token)) => Some(token.as_str()),
+            Some(Login::Bearer(token) | Login::Identity(token)) => Some(token.as_str()),
             None => None,
         };
         assert_eq!(user, expect, "{registry}/{repository}");
@@ -180,6 +208,7 @@ mod tests {
                 "ghcr.io": {"username": "all", "password": "secret"},
                 "ghcr.io/org": {"username": "org", "password": "secret"},
                 "localhost:5000": {"registrytoken": "token"},
+                "azurecr.io": {"auth": "MDAwMDo=", "identitytoken": "identity"},
                 "helper.io": {}
             }, "credsStore": "x"}"#,
         )
@@ -190,15 +219,28 @@ mod tests {
         check(&auth, "ghcr.io", "organisation/p", Some("all"));
         check(&auth, "localhost:5000", "p", Some("token"));
         check(&auth, "localhost", "p", None);
+        check(&auth, "azurecr.io", "p", Some("identity"));
         check(&auth, "helper.io", "p", None);
         check(&auth, "evil.io", "ghcr.io/p", None);
     }
 
     #[test]
+    fn the_older_form_has_no_frame() {
+        let json = br#"{"https://r.io/v1/": {"username": "old", "password": "x", "email": "e"}}"#;
+        let auth = Auth::from_dockercfg(json).unwrap();
+        check(&auth, "r.io", "p", Some("old"));
+        assert_eq!(Auth::from_dockercfg(b"[]").unwrap_err(), Error::Json);
+        let broken = Auth::from_dockercfg(br#"{"r.io": {"auth": "!"}}"#).unwrap_err();
+        assert_eq!(broken, Error::Entry("r.io".to_owned()));
+        let newer = Auth::default().with_basic("r.io", "new", "x");
+        check(&auth.with(newer), "r.io", "p", Some("new"));
+    }
+
+    #[test]
     fn a_header_carries_user_and_password() {
         let auth = Auth::default().with_basic("r.io", "hub", "secret");
-        let header = auth.login("r.io", "p").unwrap().header();
-        assert_eq!(header, "Basic aHViOnNlY3JldA==");
+        let header = auth.login("r.io", "p").unwrap().basic_header();
+        assert_eq!(header.as_deref(), Some("Basic aHViOnNlY3JldA=="));
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::{io, path::PathBuf};
 
 use assent_core::digest::Digest;
 
+use crate::verify::Rejected;
+
 /// Why a module could not be fetched. Says nothing of what a server answered beyond
 /// its status code.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +123,27 @@ pub enum Error {
         url: String,
         /// What went wrong.
         why: &'static str,
+    },
+    /// Not signed by whom it should be.
+    #[error(
+        "failed to verify the signature of {url}: {why}; trusted keys: {keys}; \
+         sign it with `cosign sign --key`, or give the key of who did"
+    )]
+    SignatureRejected {
+        /// What was fetched.
+        url: String,
+        /// What is wrong.
+        why: Rejected,
+        /// The keys that were tried, by fingerprint.
+        keys: String,
+    },
+    /// Not the name of an image.
+    #[error("failed to read {name:?} as the name of an image: {source}")]
+    Name {
+        /// As it was given.
+        name: String,
+        /// What is wrong with it.
+        source: super::UrlError,
     },
     /// Files are for standalone use.
     #[error("failed to fetch {url}: file:// works only in standalone mode; push it to a registry")]

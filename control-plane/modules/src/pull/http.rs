@@ -1,11 +1,11 @@
-//! HTTP GET with bounds on where, how far and how much.
+//! HTTP with bounds on where, how far and how much.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use ::url::{Host, Url};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request, StatusCode, header};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, pki_types::ServerName};
@@ -85,7 +85,8 @@ impl Http {
         for _ in 0..=REDIRECTS {
             let same = Origin::of(&target) == Origin::of(url) && target.scheme() == url.scheme();
             let authorization = authorization.filter(|_| same);
-            let answer = self.get_one(&target, accept, authorization).await?;
+            let request = get(&target, accept, authorization)?;
+            let answer = self.send(&target, request).await?;
             match answer.redirect()? {
                 Some(next) => target = next,
                 None => return Ok(answer),
@@ -97,13 +98,19 @@ impl Http {
         })
     }
 
-    async fn get_one(
+    /// Posts a form. What it holds is for `url` alone: redirects are not followed.
+    pub(super) async fn post_form(
         &self,
         url: &Url,
-        accept: Option<&str>,
-        authorization: Option<&str>,
+        fields: &[(&str, &str)],
     ) -> Result<Answer, Error> {
-        let request = request(url, accept, authorization)?;
+        let request = Request::post(target(url))
+            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+        self.send(url, finish(url, request, None, encoded(fields))?)
+            .await
+    }
+
+    async fn send(&self, url: &Url, request: Request<Full<Bytes>>) -> Result<Answer, Error> {
         let stream = TokioIo::new(self.connect(url).await?);
         let broken = |error: hyper::Error| network(url, &error);
         let (mut sender, connection) = http1::handshake(stream).await.map_err(broken)?;
@@ -254,23 +261,40 @@ impl Answer {
     }
 }
 
-fn request(
+fn get(
     url: &Url,
     accept: Option<&str>,
     authorization: Option<&str>,
-) -> Result<Request<Empty<Bytes>>, Error> {
-    let target = &url[::url::Position::BeforePath..::url::Position::AfterQuery];
-    let host = &url[::url::Position::BeforeHost..::url::Position::AfterPort];
-    let mut request = Request::get(target)
-        .header(header::HOST, host)
-        .header(header::USER_AGENT, USER_AGENT)
-        .header(header::ACCEPT, accept.unwrap_or("*/*"))
-        .header(header::CONNECTION, "close");
+) -> Result<Request<Full<Bytes>>, Error> {
+    let mut request = Request::get(target(url));
     if let Some(authorization) = authorization {
         request = request.header(header::AUTHORIZATION, authorization);
     }
+    finish(url, request, accept, Bytes::new())
+}
+
+fn encoded(fields: &[(&str, &str)]) -> Bytes {
+    let mut form = ::url::form_urlencoded::Serializer::new(String::new());
+    form.extend_pairs(fields).finish().into()
+}
+
+fn target(url: &Url) -> &str {
+    &url[::url::Position::BeforePath..::url::Position::AfterQuery]
+}
+
+fn finish(
+    url: &Url,
+    request: http::request::Builder,
+    accept: Option<&str>,
+    body: Bytes,
+) -> Result<Request<Full<Bytes>>, Error> {
+    let host = &url[::url::Position::BeforeHost..::url::Position::AfterPort];
     request
-        .body(Empty::new())
+        .header(header::HOST, host)
+        .header(header::USER_AGENT, USER_AGENT)
+        .header(header::ACCEPT, accept.unwrap_or("*/*"))
+        .header(header::CONNECTION, "close")
+        .body(Full::new(body))
         .map_err(|_| network(url, &"the address can not be put into a request"))
 }
 

@@ -89,6 +89,10 @@ impl ModuleUrl {
         &self.location
     }
 
+    pub(super) fn into_location(self) -> Location {
+        self.location
+    }
+
     pub(super) fn module_digest(&self) -> Option<Digest> {
         self.pin
     }

@@ -5,6 +5,7 @@
 mod file;
 mod registry;
 mod server;
+mod signed;
 mod vet;
 mod web;
 

@@ -1,4 +1,4 @@
-//! What a registry may make the client do. A real registry is in `tests/oci.rs`; this
+//! What a registry may make the client do. A real registry is in `tests/oci`; this
 //! one misbehaves.
 
 use assent_core::digest::Digest;
@@ -158,6 +158,34 @@ async fn a_token_is_fetched_with_the_login_and_used() {
     assert!(!to_registry.is_empty());
     for seen in to_registry {
         assert!(matches!(seen.authorization(), None | Some("Bearer abc")));
+    }
+}
+
+#[tokio::test]
+async fn an_identity_token_buys_a_token() {
+    // Services may give it under both names.
+    let both = r#"{"token":"abc","access_token":"abc","expires_in":300}"#;
+    for given in [both, r#"{"access_token":"abc"}"#] {
+        let tokens = Server::plain(move |_| ok(given)).await;
+        let realm = tokens.url("/token?a=b");
+        let registry = Server::plain(move |seen| match seen.authorization() {
+            Some("Bearer abc") => repository(seen),
+            _ => unauthorized(&format!(r#"Bearer realm="{realm}",service="s""#)),
+        })
+        .await;
+        let entry = r#"{"auth":"MDAwMDo=","identitytoken":"i d"}"#;
+        let config = format!(r#"{{"auths":{{"{}":{entry}}}}}"#, registry.address);
+        let sources = Sources {
+            auth: Auth::from_docker_config(config.as_bytes()).unwrap(),
+            ..insecure(&[&registry, &tokens])
+        };
+        pull(sources, &registry, ":v1").await.unwrap();
+        let [asked] = tokens.seen().try_into().ok().unwrap();
+        assert_eq!((asked.authorization(), asked.query.as_str()), (None, "a=b"));
+        assert_eq!(
+            asked.body,
+            "scope=repository%3Aorg%2Fp%3Apull&service=s&grant_type=refresh_token&client_id=assent&refresh_token=i+d"
+        );
     }
 }
 

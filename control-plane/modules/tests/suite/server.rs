@@ -34,6 +34,7 @@ pub(crate) struct Seen {
     pub(crate) path: String,
     pub(crate) query: String,
     pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 pub(crate) struct Server {
@@ -174,10 +175,12 @@ async fn serve(
     let service = service_fn(move |request: Request<Incoming>| {
         let (handler, seen) = (handler.clone(), seen.clone());
         async move {
+            let (head, body) = request.into_parts();
             let one = Seen {
-                path: request.uri().path().to_owned(),
-                query: request.uri().query().unwrap_or_default().to_owned(),
-                headers: request.headers().clone(),
+                path: head.uri.path().to_owned(),
+                query: head.uri.query().unwrap_or_default().to_owned(),
+                headers: head.headers,
+                body: body.collect().await.unwrap().to_bytes(),
             };
             if one.path == "/never" {
                 std::future::pending::<()>().await;

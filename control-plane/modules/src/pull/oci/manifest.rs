@@ -44,12 +44,16 @@ pub(super) enum Error {
     Entries(usize),
     #[error("its manifest names a blob by something other than a SHA-256 digest")]
     Digest,
+    #[error("it is an index without an image for linux/{}", architecture())]
+    Platform,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Manifest {
     schema_version: u32,
+    #[serde(default)]
+    config: Option<Descriptor>,
     #[serde(default)]
     layers: Option<Vec<Descriptor>>,
     #[serde(default)]
@@ -61,7 +65,9 @@ struct Manifest {
 struct Descriptor {
     #[serde(default)]
     media_type: String,
+    #[serde(default)]
     digest: String,
+    #[serde(default)]
     size: u64,
     #[serde(default)]
     platform: Option<Platform>,
@@ -71,13 +77,12 @@ struct Descriptor {
 struct Platform {
     #[serde(default)]
     architecture: String,
+    #[serde(default)]
+    os: String,
 }
 
 pub(super) fn read(json: &[u8]) -> Result<Content, Error> {
-    let manifest: Manifest = serde_json::from_slice(json).map_err(|_| Error::Malformed)?;
-    if manifest.schema_version != 2 {
-        return Err(Error::Malformed);
-    }
+    let manifest = parse(json)?;
     if let Some(entries) = manifest.manifests {
         return index(entries);
     }
@@ -90,6 +95,44 @@ pub(super) fn read(json: &[u8]) -> Result<Content, Error> {
         digest: layer.digest()?,
         size: layer.size,
     }))
+}
+
+/// The entry of an index that this machine would run; none where it is no index.
+pub(super) fn for_this_machine(json: &[u8]) -> Result<Option<Digest>, Error> {
+    let Some(entries) = parse(json)?.manifests else {
+        return Ok(None);
+    };
+    let fits =
+        |platform: &Platform| platform.os == "linux" && platform.architecture == architecture();
+    let mut entries = entries.iter();
+    let entry = entries.find(|entry| entry.platform.as_ref().is_some_and(fits));
+    entry.ok_or(Error::Platform)?.digest().map(Some)
+}
+
+/// Where the configuration of an image is.
+pub(super) fn config(json: &[u8]) -> Result<Layer, Error> {
+    let config = parse(json)?.config.ok_or(Error::Malformed)?;
+    Ok(Layer {
+        digest: config.digest()?,
+        size: config.size,
+    })
+}
+
+fn parse(json: &[u8]) -> Result<Manifest, Error> {
+    let manifest: Manifest = serde_json::from_slice(json).map_err(|_| Error::Malformed)?;
+    match manifest.schema_version {
+        2 => Ok(manifest),
+        _ => Err(Error::Malformed),
+    }
+}
+
+/// As images call it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
 }
 
 /// Modules run everywhere: an entry is for WebAssembly, or for no platform at all.
@@ -153,6 +196,48 @@ mod tests {
         assert_eq!(index(&[entry("")]), expect);
         assert_eq!(index(&[amd64]), Err(Error::Entries(0)));
         assert_eq!(index(&[entry(""), entry("")]), Err(Error::Entries(2)));
+    }
+
+    #[test]
+    fn an_image_is_chosen_for_this_machine() {
+        let digest = Digest::of(b"image").to_string();
+        let entry = |os: &str, architecture: &str, digest: &str| {
+            format!(
+                r#"{{"digest": "{digest}", "platform": {{"os": "{os}", "architecture": "{architecture}"}}}}"#
+            )
+        };
+        let index = |entries: &[String]| {
+            let entries = entries.join(",");
+            let json = format!(r#"{{"schemaVersion": 2, "manifests": [{entries}]}}"#);
+            for_this_machine(json.as_bytes())
+        };
+        let other = [
+            entry("windows", architecture(), "x"),
+            entry("linux", "z80", "x"),
+        ];
+        assert_eq!(index(&other), Err(Error::Platform));
+        let [windows, z80] = other;
+        let own = entry("linux", architecture(), &digest);
+        assert_eq!(index(&[windows, z80, own]), Ok(Some(Digest::of(b"image"))));
+        assert_eq!(for_this_machine(manifest(&[]).as_bytes()), Ok(None));
+    }
+
+    #[test]
+    fn a_configuration_is_found() {
+        let digest = Digest::of(b"config");
+        let json = |config: &str| {
+            config_of(&format!(
+                r#"{{"schemaVersion": 2, "config": {config}, "layers": []}}"#
+            ))
+        };
+        let expect = Layer { digest, size: 7 };
+        assert_eq!(json(&layer("x", &digest.to_string())), Ok(expect));
+        assert_eq!(json("{}"), Err(Error::Digest));
+        assert_eq!(json("null"), Err(Error::Malformed));
+    }
+
+    fn config_of(json: &str) -> Result<Layer, Error> {
+        config(json.as_bytes())
     }
 
     #[test]
