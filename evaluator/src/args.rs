@@ -9,6 +9,10 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{Config, Evaluator, Listen, Timings, TlsFiles};
 
+mod registries;
+
+use registries::RegistryArgs;
+
 /// Follows an Assent control plane and answers admission reviews with its policies.
 #[derive(Debug, Parser)]
 #[command(name = "assent-evaluator", version)]
@@ -86,6 +90,8 @@ pub struct Args {
         default_value_t = 30.0
     )]
     ready_without_control_plane: f64,
+    #[command(flatten)]
+    registries: RegistryArgs,
     /// How lines are logged: text or json
     #[arg(long, env = "ASSENT_LOG_FORMAT", value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
     log_format: String,
@@ -109,6 +115,7 @@ impl Args {
             tls_key,
             drain_seconds,
             ready_without_control_plane,
+            registries,
             log_format,
         } = self;
         log_to_stderr(&log_format);
@@ -134,6 +141,7 @@ impl Args {
                 .zip(tls_key)
                 .map(|(cert, key)| TlsFiles { cert, key }),
             engine: None,
+            registries: registries.read()?,
             timings,
         })
         .await?;
@@ -197,6 +205,13 @@ mod tests {
             "/c",
             "--tls-key",
             "/k",
+            "--oci-insecure",
+            "a,b:5000",
+            "--oci-ca",
+            "c=/ca",
+            "--oci-auth",
+            "/a",
+            "--oci-private-addresses",
         ];
         assert!(parse(&all).is_ok());
         assert!(parse(&[]).is_ok());

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use assent_modules::pull::{Images, Reach, Sources, SourcesError};
 use http::Uri;
 
 /// Everything that an evaluator needs to know. Embedding processes fill it in themselves.
@@ -26,6 +27,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// An engine to share; none starts one.
     pub engine: Option<assent_wasm::Engine>,
+    /// Which registries policies may ask about images, and how.
+    pub registries: RegistryAccess,
     /// Times, so that tests need not wait.
     pub timings: Timings,
 }
@@ -45,6 +48,16 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// The leaf's private key.
     pub key: PathBuf,
+}
+
+/// How registries are reached on behalf of policies: by the same rules as modules are
+/// pulled by.
+#[derive(Clone, Debug, Default)]
+pub struct RegistryAccess {
+    /// Hosts with special treatment, and logins.
+    pub sources: Sources,
+    /// Addresses that need no declaration.
+    pub reach: Reach,
 }
 
 /// The times of an evaluator.
@@ -79,6 +92,7 @@ impl Config {
             token_file: None,
             tls: None,
             engine: None,
+            registries: RegistryAccess::default(),
             timings: Timings::default(),
         }
     }
@@ -94,6 +108,19 @@ impl Listen {
         };
         listener.set_nonblocking(true)?;
         tokio::net::TcpListener::from_std(listener)
+    }
+}
+
+// === impl RegistryAccess ===
+
+impl RegistryAccess {
+    /// Whether there is anything that could be wrong.
+    pub(crate) fn is_declared(&self) -> bool {
+        !self.sources.insecure.is_empty() || !self.sources.certificates.is_empty()
+    }
+
+    pub(crate) fn open(&self) -> Result<Images, SourcesError> {
+        Images::new(self.sources.clone(), self.reach)
     }
 }
 

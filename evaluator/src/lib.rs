@@ -16,6 +16,7 @@ mod metrics;
 mod plan;
 mod prepare;
 mod readiness;
+mod registries;
 mod serve;
 mod served;
 mod start;
@@ -24,6 +25,6 @@ mod sync;
 mod tls;
 mod wire;
 
-pub use config::{Config, Listen, Timings, TlsFiles};
+pub use config::{Config, Listen, RegistryAccess, Timings, TlsFiles};
 pub use metrics::render as render_metrics;
 pub use start::{Error, Evaluator, Handle};

@@ -8,7 +8,7 @@ use std::{
 };
 
 use assent_core::{Digest, Policy, PolicyKey, RevisionId};
-use assent_wasm::{Engine, Module};
+use assent_wasm::{Engine, HostServices, Module};
 use futures::{Stream, StreamExt as _, stream};
 
 use crate::{
@@ -28,6 +28,7 @@ use fetch::{Artefact, Code, Fetched};
 pub(crate) struct Preparer {
     engine: Engine,
     store: Option<Arc<Store>>,
+    services: Arc<dyn HostServices>,
     library: Arc<Mutex<Library>>,
     /// One at a time: a marker then names the one that brought the process down, and
     /// compiling uses all cores by itself.
@@ -55,10 +56,15 @@ const FETCHES: usize = 4;
 // === impl Preparer ===
 
 impl Preparer {
-    pub(crate) fn new(engine: Engine, store: Option<Arc<Store>>) -> Self {
+    pub(crate) fn new(
+        engine: Engine,
+        store: Option<Arc<Store>>,
+        services: Arc<dyn HostServices>,
+    ) -> Self {
         Self {
             engine,
             store,
+            services,
             library: Arc::default(),
             turn: Arc::default(),
         }
@@ -209,6 +215,7 @@ impl Preparer {
             sandbox::prepare(&self.engine, &module, policy).map(Arc::new)
         });
         if let Ok(sandbox) = &outcome {
+            sandbox.connect(self.services.clone());
             self.library()
                 .sandboxes
                 .insert(key(policy), sandbox.clone());

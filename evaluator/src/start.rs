@@ -21,6 +21,7 @@ use crate::{
     metrics::Metrics,
     prepare::Preparer,
     readiness::Readiness,
+    registries::Registries,
     serve::{Handler, Server, Transport},
     store::{self, Restored, Store},
     sync::{Follower, keep, machine::Machine},
@@ -67,6 +68,9 @@ pub enum Error {
     /// The engine did not start.
     #[error(transparent)]
     Engine(#[from] assent_wasm::EngineError),
+    /// What is declared of registries can't be used.
+    #[error(transparent)]
+    Registries(#[from] assent_modules::pull::SourcesError),
     /// Another evaluator holds the state directory.
     #[error("{0}")]
     State(String),
@@ -109,6 +113,7 @@ impl Evaluator {
             token_file,
             tls,
             engine,
+            registries,
             timings,
         } = config;
         check_discovery(&discovery, ca.is_some())?;
@@ -120,6 +125,7 @@ impl Evaluator {
             Some(engine) => engine,
             None => Engine::new(EngineConfig::default())?,
         };
+        let services = Arc::new(Registries::new(registries)?);
         let metrics = Metrics::new();
         let store = open_store(state, &metrics)?;
         let connector = Connector::new(discovery, ca, token_file);
@@ -172,7 +178,7 @@ impl Evaluator {
                     .map(|store| store.crashed())
                     .unwrap_or_default(),
             ),
-            preparer: Preparer::new(engine, store.clone()),
+            preparer: Preparer::new(engine, store.clone(), services),
             active,
             readiness: readiness.clone(),
             metrics: metrics.clone(),

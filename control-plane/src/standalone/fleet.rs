@@ -4,7 +4,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use assent_core::{fleet::Name, policy::DEFAULT_SERVER};
-use assent_evaluator::{Config, Evaluator, Handle, Timings};
+use assent_evaluator::{Config, Evaluator, Handle, RegistryAccess, Timings};
+use assent_modules::pull::Reach;
 use assent_wasm::{Engine, EngineConfig};
 
 /// What embedded evaluators need to connect.
@@ -39,6 +40,11 @@ impl Embedded {
                 state: Some(self.state.join("evaluators").join(&*name)),
                 token_file: self.token_file.clone(),
                 engine: Some(engine.clone()),
+                // As modules are pulled here: the author of a policy owns the machine.
+                registries: RegistryAccess {
+                    reach: Reach::LOCAL,
+                    ..RegistryAccess::default()
+                },
                 timings: Timings {
                     // Nobody but our own dispatch calls them, and it stops first.
                     drain: Duration::ZERO,

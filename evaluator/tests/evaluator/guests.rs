@@ -41,6 +41,49 @@ pub(crate) fn bad_settings() -> Vec<u8> {
     wat(r#"{"valid":false,"message":"no such setting"}"#, "{}", "")
 }
 
+/// Makes a host call and fails with the answer, or with the refusal, as its words.
+pub(crate) fn ask(namespace: &str, operation: &str, payload: &str) -> Vec<u8> {
+    asking(namespace, operation, payload, "")
+}
+
+/// Makes a host call and crashes where it is refused.
+pub(crate) fn insist(namespace: &str, operation: &str, payload: &str) -> Vec<u8> {
+    asking(namespace, operation, payload, "unreachable")
+}
+
+fn asking(namespace: &str, operation: &str, payload: &str, refused: &str) -> Vec<u8> {
+    let binding = "kubewarden";
+    let bytes: String = [binding, namespace, operation, payload].concat();
+    let bytes: String = bytes.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+    let mut at = 1024;
+    let mut args = String::new();
+    for part in [binding, namespace, operation, payload] {
+        args.push_str(&format!("(i32.const {at}) (i32.const {}) ", part.len()));
+        at += part.len();
+    }
+    let source = format!(
+        r#"(module
+  (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+  (import "wapc" "__guest_error" (func $fail (param i32 i32)))
+  (import "wapc" "__host_call" (func $ask (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
+  (import "wapc" "__host_response_len" (func $reply_len (result i32)))
+  (import "wapc" "__host_response" (func $reply (param i32)))
+  (import "wapc" "__host_error_len" (func $error_len (result i32)))
+  (import "wapc" "__host_error" (func $error (param i32)))
+  (memory (export "memory") 4)
+  (data (i32.const 0) "{{\"valid\":true}}")
+  (data (i32.const 1024) "{bytes}")
+  (func (export "__guest_call") (param $op i32) (param $len i32) (result i32)
+    (if (i32.eq (local.get $op) (i32.const 17))
+      (then (call $respond (i32.const 0) (i32.const 14)) (return (i32.const 1))))
+    (if (call $ask {args})
+      (then (call $reply (i32.const 65536)) (call $fail (i32.const 65536) (call $reply_len)))
+      (else {refused} (call $error (i32.const 65536)) (call $fail (i32.const 65536) (call $error_len))))
+    (i32.const 0)))"#
+    );
+    wat::parse_str(source).unwrap()
+}
+
 fn on_large(code: &str) -> String {
     format!("(if (i32.gt_u (local.get $len) (i32.const 3000)) (then {code}))")
 }

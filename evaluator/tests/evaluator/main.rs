@@ -6,6 +6,8 @@ mod discovery;
 mod guests;
 mod http;
 mod peer;
+mod registries;
+mod registry;
 mod restart;
 mod reviews;
 mod secure;

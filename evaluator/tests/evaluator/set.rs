@@ -18,6 +18,7 @@ pub(crate) struct Revision {
     pub(crate) mutating: bool,
     pub(crate) message: &'static str,
     pub(crate) timeout_ms: u32,
+    pub(crate) capabilities: Vec<String>,
 }
 
 pub(crate) const UID: &str = "5f2a9c1e";
@@ -32,6 +33,7 @@ impl Revision {
             mutating: false,
             message: "",
             timeout_ms: 2_000,
+            capabilities: Vec::new(),
         }
     }
 
@@ -55,7 +57,7 @@ impl Revision {
                 ..Limits::default()
             },
             context_resources: vec![],
-            host_capabilities: vec![],
+            host_capabilities: self.capabilities.clone(),
             message: self.message.into(),
             entrypoint: String::new(),
         };
@@ -132,6 +134,7 @@ fn write_policy(policy: &Policy) -> v1::Policy {
             timeout_ms: content.limits.timeout_ms,
             memory_bytes: content.limits.memory_bytes,
         }),
+        host_capabilities: content.host_capabilities.clone(),
         message: content.message.clone(),
         module_size: policy.module_size,
         ..Default::default()

@@ -1,5 +1,10 @@
 //! Host calls: what a guest may ask of its host, and the gate in front of it.
 
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -11,10 +16,20 @@ use crate::{
 mod certificate;
 mod dns;
 
+/// What answers host calls that need more than this crate has: a network.
+pub trait HostServices: Send + Sync {
+    /// Answers an operation of the namespace `oci`, such as `v1/verify`: JSON in, JSON
+    /// out. Blocks the calling thread, for no longer than `within`. The error is for the
+    /// guest.
+    fn oci(&self, operation: &str, payload: &[u8], within: Duration) -> Result<Vec<u8>, String>;
+}
+
 /// What a policy may do, and how it is called in log lines.
 pub(crate) struct Access {
     name: String,
     capabilities: Vec<String>,
+    /// None while a policy is only tried out.
+    services: OnceLock<Arc<dyn HostServices>>,
 }
 
 /// One call, as the guest's memory holds it.
@@ -71,20 +86,47 @@ fn dispatch(guest: &mut Guest, call: &Call<'_>) -> Result<Vec<u8>, String> {
         "kubernetes/list_resources_by_namespace"
         | "kubernetes/list_resources_all"
         | "kubernetes/get_resource"
-        | "kubernetes/can_i" => Err(format!(
-            "the host call {operation} can't be answered: Kubernetes objects are not replicated to this evaluator"
-        )),
+        | "kubernetes/can_i" => {
+            let reply = Err(format!(
+                "the host call {operation} can't be answered: Kubernetes objects are not replicated to this evaluator"
+            ));
+            noted(guest, &operation, reply)
+        }
         "oci/v1/verify"
         | "oci/v2/verify"
         | "oci/v1/manifest_digest"
         | "oci/v1/oci_manifest"
-        | "oci/v1/oci_manifest_config" => Err(format!(
-            "the host call {operation} can't be answered: this evaluator has no access to registries"
-        )),
-        "net/v1/dns_lookup_host" => dns::lookup(call.payload, guest.meter.remaining()),
+        | "oci/v1/oci_manifest_config" => {
+            let reply = oci(guest, &operation, call.payload);
+            noted(guest, &operation, reply)
+        }
+        "net/v1/dns_lookup_host" => {
+            let reply = dns::lookup(call.payload, guest.meter.remaining());
+            noted(guest, &operation, reply)
+        }
         "crypto/v1/is_certificate_trusted" => certificate::is_trusted(call.payload),
         _ => Err(format!("unknown host call {operation}")),
     }
+}
+
+/// Remembers how a call to the outside ended: a guest may crash for want of an answer.
+fn noted(
+    guest: &mut Guest,
+    operation: &str,
+    reply: Result<Vec<u8>, String>,
+) -> Result<Vec<u8>, String> {
+    guest.meter.note_answer(operation, reply.as_ref().err());
+    reply
+}
+
+fn oci(guest: &Guest, operation: &str, payload: &[u8]) -> Result<Vec<u8>, String> {
+    let Some(services) = guest.host.services.get() else {
+        return Err(format!(
+            "the host call {operation} can't be answered: there is no access to registries here"
+        ));
+    };
+    let operation = operation.strip_prefix("oci/").unwrap_or(operation);
+    services.oci(operation, payload, guest.meter.remaining())
 }
 
 /// Logs a line that the guest wrote as plain text.
@@ -124,7 +166,13 @@ impl Access {
         Self {
             name: spec.name.clone(),
             capabilities: spec.host_capabilities.clone(),
+            services: OnceLock::new(),
         }
+    }
+
+    pub(crate) fn connect(&self, services: Arc<dyn HostServices>) {
+        // Who is connected stays so.
+        let _ = self.services.set(services);
     }
 
     /// `*` allows all, `net/*` everything below, anything else exactly itself.

@@ -30,6 +30,7 @@ mod wasi;
 
 pub use abi::{Abi, UnknownAbi};
 pub use engine::{Engine, EngineConfig, EngineError, Error};
+pub use host::HostServices;
 pub use inspect::{Export, Import, InspectError, Inspection, inspect};
 pub use limits::{Limits, MAX_MODULE_BYTES};
 pub use metadata::{ContextAwareResource, Metadata, MetadataError, PolicyType};

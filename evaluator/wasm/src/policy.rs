@@ -5,8 +5,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::{
-    abi::Abi, engine::Engine, host, inspect::Inspection, json, limits::Limits, opa, review::Review,
-    sandbox::Template, verdict::Verdict, wapc, wasi,
+    abi::Abi,
+    engine::Engine,
+    host::{self, HostServices},
+    inspect::Inspection,
+    json,
+    limits::Limits,
+    opa,
+    review::Review,
+    sandbox::Template,
+    verdict::Verdict,
+    wapc, wasi,
 };
 
 mod error;
@@ -47,6 +56,7 @@ pub struct PolicySpec {
 pub struct Policy {
     program: Program,
     spec: PolicySpec,
+    host: Arc<host::Access>,
 }
 
 enum Program {
@@ -147,12 +157,22 @@ impl Policy {
                 )?))
             }
         };
-        Ok(Self { program, spec })
+        Ok(Self {
+            program,
+            spec,
+            host,
+        })
     }
 
     /// What the policy was prepared with.
     pub fn spec(&self) -> &PolicySpec {
         &self.spec
+    }
+
+    /// Lets the policy reach what its capabilities allow. Before that its host calls to
+    /// the outside get an error: whether a policy can be used must not hang on a network.
+    pub fn connect(&self, services: Arc<dyn HostServices>) {
+        self.host.connect(services);
     }
 
     /// Asks the module whether its settings are right.

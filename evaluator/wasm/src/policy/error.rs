@@ -235,6 +235,12 @@ impl EvalError {
         }
         match error.downcast_ref::<wasmtime::Trap>() {
             Some(wasmtime::Trap::StackOverflow) => Self::StackExceeded,
+            // Guests that take no error for an answer panic: that is no fault of theirs.
+            Some(trap) if meter.unanswered.is_some() => Self::Guest(format!(
+                "{trap} after {}{}",
+                meter.unanswered.as_deref().unwrap_or_default(),
+                said(&meter.last_words)
+            )),
             Some(trap) => Self::Trap(format!("{trap}{}", said(&meter.last_words))),
             None => Self::Internal(format!("{error:#}")),
         }

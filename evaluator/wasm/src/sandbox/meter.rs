@@ -24,6 +24,9 @@ pub(crate) struct Meter {
     pub(crate) table_refused: bool,
     /// The end of what the guest logged: the reason for a trap is usually there.
     pub(crate) last_words: String,
+    /// The last host call to the outside, if it got an error: a crash that follows is
+    /// the guest's way of saying so.
+    pub(crate) unanswered: Option<String>,
 }
 
 // === impl Meter ===
@@ -39,6 +42,7 @@ impl Meter {
             memory_refused: false,
             table_refused: false,
             last_words: String::new(),
+            unanswered: None,
         }
     }
 
@@ -64,6 +68,14 @@ impl Meter {
         } else {
             Ok(())
         }
+    }
+
+    /// Remembers whether the last host call to the outside failed.
+    pub(crate) fn note_answer(&mut self, operation: &str, failure: Option<&String>) {
+        self.unanswered = failure.map(|why| {
+            let why: String = why.chars().take(LAST_WORDS).collect();
+            format!("the host call {operation} failed: {why}")
+        });
     }
 
     /// Remembers what the guest said.

@@ -5,6 +5,7 @@ mod artefact;
 mod corpus;
 mod fuzz;
 mod guests;
+mod host;
 mod limits;
 mod policies;
 mod rego;

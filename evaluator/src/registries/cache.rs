@@ -1,0 +1,118 @@
+//! Answers that are still fresh. Bounded in time, number and bytes.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+use assent_core::Digest;
+use bytes::Bytes;
+
+/// A tag that moved, or a signature that was withdrawn, is noticed after this time.
+const FRESH: Duration = Duration::from_secs(60);
+
+/// Images that one cluster starts within a minute, several times over.
+const MAX_ENTRIES: usize = 4096;
+
+/// Manifests and configurations have some KiB each.
+const MAX_BYTES: usize = 16 << 20;
+
+/// Answers by what was asked.
+#[derive(Default)]
+pub(super) struct Cache {
+    replies: HashMap<Digest, (Bytes, Instant)>,
+    /// Oldest first; each is fresh for the same time.
+    order: VecDeque<(Digest, Instant)>,
+    bytes: usize,
+}
+
+// === impl Cache ===
+
+impl Cache {
+    pub(super) fn get(&self, key: &Digest, now: Instant) -> Option<&Bytes> {
+        let (reply, since) = self.replies.get(key)?;
+        is_fresh(*since, now).then_some(reply)
+    }
+
+    pub(super) fn put(&mut self, key: Digest, reply: Bytes, now: Instant) {
+        // One answer must not drive out all others.
+        if reply.len() > MAX_BYTES / 4 || self.get(&key, now).is_some() {
+            return;
+        }
+        self.remove(&key);
+        self.bytes += reply.len();
+        self.replies.insert(key, (reply, now));
+        self.order.push_back((key, now));
+        while let Some((oldest, since)) = self.order.front().copied() {
+            let full = self.replies.len() > MAX_ENTRIES || self.bytes > MAX_BYTES;
+            if is_fresh(since, now) && !full {
+                break;
+            }
+            self.order.pop_front();
+            // A stale one may have been replaced just now.
+            if self.replies.get(&oldest).is_some_and(|(_, s)| *s == since) {
+                self.remove(&oldest);
+            }
+        }
+    }
+
+    fn remove(&mut self, key: &Digest) {
+        if let Some((reply, _)) = self.replies.remove(key) {
+            self.bytes -= reply.len();
+        }
+    }
+}
+
+fn is_fresh(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) < FRESH
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: usize) -> Digest {
+        Digest::of(&n.to_be_bytes())
+    }
+
+    #[test]
+    fn answers_are_forgotten_in_time() {
+        let (mut cache, start) = (Cache::default(), Instant::now());
+        cache.put(key(1), Bytes::from_static(b"a"), start);
+        let almost = start + FRESH - Duration::from_millis(1);
+        assert_eq!(cache.get(&key(1), almost), Some(&Bytes::from_static(b"a")));
+        assert_eq!(cache.get(&key(1), start + FRESH), None);
+        assert_eq!(cache.get(&key(2), start), None);
+        // The first answer counts while it is fresh, a later one after that.
+        for (time, expect) in [(almost, "a"), (start + FRESH, "b")] {
+            cache.put(key(1), Bytes::from_static(b"b"), time);
+            assert_eq!(cache.get(&key(1), time), Some(&Bytes::from(expect)));
+        }
+        assert_eq!((cache.bytes, cache.order.len()), (1, 1));
+    }
+
+    #[test]
+    fn there_are_never_too_many() {
+        let (mut cache, now) = (Cache::default(), Instant::now());
+        for n in 0..MAX_ENTRIES + 10 {
+            cache.put(key(n), Bytes::new(), now);
+        }
+        assert_eq!(cache.replies.len(), MAX_ENTRIES);
+        assert_eq!(cache.order.len(), MAX_ENTRIES);
+        assert_eq!(cache.get(&key(9), now), None);
+        assert!(cache.get(&key(10), now).is_some());
+    }
+
+    #[test]
+    fn there_is_never_too_much() {
+        let (mut cache, now) = (Cache::default(), Instant::now());
+        let large = Bytes::from(vec![0; MAX_BYTES / 4]);
+        for n in 0..8 {
+            cache.put(key(n), large.clone(), now);
+        }
+        assert_eq!(cache.bytes, MAX_BYTES);
+        assert_eq!(cache.replies.len(), 4);
+        cache.put(key(9), vec![0; MAX_BYTES / 4 + 1].into(), now);
+        assert_eq!(cache.get(&key(9), now), None);
+    }
+}
