@@ -32,6 +32,19 @@ pub const ALLOW_DELETE_ANNOTATION: &str = "policies.assent.dev/allow-delete";
 /// On a pod template: hash of the resolved evaluator container.
 pub const TEMPLATE_HASH_ANNOTATION: &str = "policies.assent.dev/evaluator-hash";
 
+/// On a StatefulSet: hash of what an API server does not let anybody change in it.
+pub const FIXED_HASH_ANNOTATION: &str = "policies.assent.dev/fixed-hash";
+
+/// On everything of a PolicyServer, and on its own pods: pods of others that have an evaluator
+/// beside them carry [`SERVER_LABEL`] too.
+pub const SERVER_COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "policy-server");
+
+/// The ConfigMap with the certificates that the control plane's is checked with.
+pub const CA_CONFIG_MAP: &str = "assent-ca";
+
+/// The key in it.
+pub const CA_KEY: &str = "ca.crt";
+
 /// The audience that a replica's token must have.
 pub const TOKEN_AUDIENCE: &str = "assent-control-plane";
 

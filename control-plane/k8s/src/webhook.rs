@@ -1,0 +1,298 @@
+//! The webhook configuration of one policy: what it must be, what an existing one says, and
+//! the writer.
+//!
+//! The active revision of a policy is the one that its webhook configuration names, so each
+//! write here is a decision about what protects a cluster: conditional, and never an apply.
+
+mod differ;
+mod exempt;
+mod read;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::collections::BTreeMap;
+
+use assent_api::{Parsed, rules::Scope};
+use assent_core::RevisionId;
+use k8s_openapi::{
+    ByteString,
+    api::admissionregistration::v1::{
+        MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ServiceReference,
+        ValidatingWebhook, ValidatingWebhookConfiguration, WebhookClientConfig,
+    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+pub use self::{
+    differ::{differs, merged},
+    read::{Named, read},
+    writer::{Error, Writer},
+};
+use crate::names;
+
+/// The two kinds of configurations. Both may exist under one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `ValidatingWebhookConfiguration`.
+    Validating,
+    /// `MutatingWebhookConfiguration`.
+    Mutating,
+}
+
+/// How API servers reach the evaluators of a PolicyServer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// By a Service.
+    Service {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its port.
+        port: i32,
+    },
+    /// By a URL that the path is put behind: for evaluators outside of the cluster.
+    Url(String),
+}
+
+/// What is the same for the webhooks of all policies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The control plane's namespace.
+    pub namespace: String,
+    /// The uid of that Namespace object, which owns every configuration: none outlives it.
+    pub namespace_uid: String,
+    /// Certificates that evaluators' are checked with, PEM.
+    pub ca_bundle: Vec<u8>,
+    /// Namespaces that policies never see, beside those that they never see anyway.
+    pub excluded_namespaces: Vec<String>,
+    /// User names of our own service accounts: `system:serviceaccount:<namespace>:<name>`.
+    pub service_accounts: Vec<String>,
+}
+
+/// What makes the configuration of one policy.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// The spec of the revision that is to be active.
+    pub policy: &'a Parsed,
+    /// That revision.
+    pub revision: &'a RevisionId,
+    /// The policy's uid.
+    pub uid: &'a str,
+    /// Where its evaluators are.
+    pub reach: &'a Reach,
+    /// What is the same for all.
+    pub site: &'a Site,
+}
+
+/// A configuration as it must be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Desired {
+    /// Of a policy that only judges.
+    Validating(Box<ValidatingWebhookConfiguration>),
+    /// Of a policy that may change objects.
+    Mutating(Box<MutatingWebhookConfiguration>),
+}
+
+/// One write on the way to the right configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Make it.
+    Create(Kind),
+    /// Make it say what it must, if it does not.
+    Update(Kind),
+    /// Remove it.
+    Delete(Kind),
+}
+
+/// Builds the configuration of a policy. Whatever the user wrote is in it unchanged; what
+/// keeps a cluster from locking itself out is added.
+pub fn desired(input: &Input<'_>) -> Desired {
+    let metadata = metadata(input);
+    let webhook = webhook(input);
+    match kind(input.policy) {
+        Kind::Validating => Desired::Validating(Box::new(ValidatingWebhookConfiguration {
+            metadata,
+            webhooks: Some(vec![validating(webhook)]),
+        })),
+        Kind::Mutating => Desired::Mutating(Box::new(MutatingWebhookConfiguration {
+            metadata,
+            webhooks: Some(vec![webhook]),
+        })),
+    }
+}
+
+/// The kind of configuration that a policy needs.
+pub fn kind(policy: &Parsed) -> Kind {
+    match policy.mutating {
+        true => Kind::Mutating,
+        false => Kind::Validating,
+    }
+}
+
+/// What to do, in order, when the kinds in `present` exist and `desired` must alone. The new
+/// one protects before the old one goes: between the two a request is judged twice, which is
+/// better than not at all.
+pub fn steps(present: &[Kind], desired: Kind) -> Vec<Step> {
+    let first = match present.contains(&desired) {
+        true => Step::Update(desired),
+        false => Step::Create(desired),
+    };
+    let others = [Kind::Validating, Kind::Mutating];
+    let others = others
+        .into_iter()
+        .filter(|kind| *kind != desired && present.contains(kind));
+    std::iter::once(first)
+        .chain(others.map(Step::Delete))
+        .collect()
+}
+
+/// The path at which evaluators answer for a revision.
+pub fn path(revision: &RevisionId) -> String {
+    format!("{PREFIX}{revision}")
+}
+
+/// What stands before a revision's name in a path.
+const PREFIX: &str = "/validate/";
+
+fn metadata(input: &Input<'_>) -> ObjectMeta {
+    let key = &input.policy.key;
+    let (managed_by, us) = names::MANAGED_BY;
+    let owned = |pairs: [(&str, String); 2]| -> BTreeMap<String, String> {
+        pairs.map(|(name, value)| (name.to_owned(), value)).into()
+    };
+    ObjectMeta {
+        name: Some(names::webhook_configuration(key)),
+        labels: Some(owned([
+            (managed_by, us.to_owned()),
+            (names::POLICY_LABEL, names::policy_label(key)),
+        ])),
+        annotations: Some(owned([
+            (names::POLICY_ANNOTATION, key.to_string()),
+            (names::POLICY_UID_ANNOTATION, input.uid.to_owned()),
+        ])),
+        owner_references: Some(vec![OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Namespace".to_owned(),
+            name: input.site.namespace.clone(),
+            uid: input.site.namespace_uid.clone(),
+            ..OwnerReference::default()
+        }]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The one webhook of the configuration. Every field is given, also where it is the API
+/// server's default, so that nothing depends on which one that is.
+fn webhook(input: &Input<'_>) -> MutatingWebhook {
+    let Input { policy, site, .. } = *input;
+    MutatingWebhook {
+        name: names::webhook(&policy.key),
+        admission_review_versions: vec!["v1".to_owned()],
+        client_config: client_config(input),
+        failure_policy: Some(same(&policy.failure_policy)),
+        match_conditions: Some(exempt::conditions(policy, site)),
+        match_policy: Some(same(&policy.match_policy)),
+        namespace_selector: Some(exempt::namespaces(policy, site)),
+        object_selector: Some(same(&policy.object_selector.clone().unwrap_or_default())),
+        // A policy need not give the same answer to what it has changed already.
+        reinvocation_policy: Some("Never".to_owned()),
+        rules: Some(rules(policy)),
+        side_effects: same(&policy.side_effects),
+        timeout_seconds: Some(i32::try_from(policy.timeout_seconds).unwrap_or(i32::MAX)),
+    }
+}
+
+fn client_config(input: &Input<'_>) -> WebhookClientConfig {
+    let path = path(input.revision);
+    let ca_bundle = Some(ByteString(input.site.ca_bundle.clone()));
+    match input.reach {
+        Reach::Url(base) => WebhookClientConfig {
+            ca_bundle,
+            url: Some(format!("{}{path}", base.trim_end_matches('/'))),
+            service: None,
+        },
+        Reach::Service {
+            namespace,
+            name,
+            port,
+        } => WebhookClientConfig {
+            ca_bundle,
+            url: None,
+            service: Some(ServiceReference {
+                namespace: namespace.clone(),
+                name: name.clone(),
+                path: Some(path),
+                port: Some(*port),
+            }),
+        },
+    }
+}
+
+fn rules(policy: &Parsed) -> Vec<RuleWithOperations> {
+    let mut rules = policy.rules.clone();
+    if policy.key.namespace().is_some() {
+        // A selector of namespaces skips nothing that has no namespace.
+        rules
+            .iter_mut()
+            .for_each(|rule| rule.scope = Scope::Namespaced);
+    }
+    same(&rules)
+}
+
+fn validating(webhook: MutatingWebhook) -> ValidatingWebhook {
+    ValidatingWebhook {
+        admission_review_versions: webhook.admission_review_versions,
+        client_config: webhook.client_config,
+        failure_policy: webhook.failure_policy,
+        match_conditions: webhook.match_conditions,
+        match_policy: webhook.match_policy,
+        name: webhook.name,
+        namespace_selector: webhook.namespace_selector,
+        object_selector: webhook.object_selector,
+        rules: webhook.rules,
+        side_effects: webhook.side_effects,
+        timeout_seconds: webhook.timeout_seconds,
+    }
+}
+
+/// The same value in the API server's type: ours have its names for everything.
+fn same<T: DeserializeOwned>(value: &impl Serialize) -> T {
+    serde_json::to_value(value)
+        .and_then(serde_json::from_value)
+        .expect("a part of a policy must be a part of a webhook")
+}
+
+// === impl Desired ===
+
+impl Desired {
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Desired::Validating(_) => Kind::Validating,
+            Desired::Mutating(_) => Kind::Mutating,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.metadata().name.as_deref().unwrap_or_default()
+    }
+
+    /// Its metadata.
+    pub fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Desired::Validating(object) => &object.metadata,
+            Desired::Mutating(object) => &object.metadata,
+        }
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        match self {
+            Desired::Validating(object) => &mut object.metadata,
+            Desired::Mutating(object) => &mut object.metadata,
+        }
+    }
+}
