@@ -1,0 +1,194 @@
+//! Our own admission webhooks: defaults and validation of the kinds that users write, and
+//! evaluators for the pods that ask for one.
+//!
+//! What decides is in the modules below, over plain values; here requests are read and
+//! answers written.
+
+pub mod configurations;
+pub mod defaults;
+pub mod inject;
+mod patch;
+pub mod review;
+pub mod validate;
+pub mod warnings;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use assent_core::PolicyKey;
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, State as Shared, rejection::BytesRejection},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use serde_json::json;
+
+use self::{
+    inject::{Outcome, Parts},
+    review::{Error, Request, Verdict},
+};
+
+/// Where defaults are filled in.
+pub const MUTATE_PATH: &str = "/mutate-policies";
+
+/// Where objects are validated.
+pub const VALIDATE_PATH: &str = "/validate-policies";
+
+/// Where pods get their evaluators.
+pub const INJECT_PATH: &str = "/inject";
+
+/// An UPDATE carries two objects of at most 3 MiB each, and their envelope.
+const MAX_BODY: usize = 7 << 20;
+
+/// What is known of the cluster, for decisions about one object that depend on others.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// PolicyServers that exist.
+    pub servers: BTreeMap<String, KnownServer>,
+    /// Policies in `protect` mode by their PolicyServer.
+    pub protecting: BTreeMap<String, Vec<PolicyKey>>,
+}
+
+/// A PolicyServer that exists.
+#[derive(Clone, Debug, Default)]
+pub struct KnownServer {
+    /// Namespaces whose pods may have an evaluator beside them.
+    pub allowed_namespaces: Vec<String>,
+    /// What its evaluators are made of in its own pods.
+    pub own: Arc<Parts>,
+    /// What its evaluators are made of in pods of others.
+    pub beside: Arc<Parts>,
+}
+
+/// Gives what is known.
+pub trait State: Send + Sync + 'static {
+    /// What is known now; none until everything was listed once.
+    fn known(&self) -> Option<Arc<Known>>;
+
+    /// Is told what became of each pod that asked for an evaluator.
+    fn observe(&self, outcome: &Outcome);
+}
+
+/// What depends on the installation.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Our namespace.
+    pub namespace: String,
+    /// Namespaces that policies never apply to; ours is one of them.
+    pub excluded_namespaces: Vec<String>,
+    /// Whether every kubelet knows init containers that keep running.
+    pub native_sidecars: bool,
+}
+
+/// Answers reviews.
+struct Admission {
+    options: Options,
+    parse: assent_api::Options,
+    state: Arc<dyn State>,
+}
+
+/// The three webhooks.
+pub fn router(options: Options, state: Arc<dyn State>) -> Router {
+    let admission = Admission {
+        parse: assent_api::Options {
+            standalone: false,
+            excluded_namespaces: options.excluded_namespaces.clone(),
+        },
+        options,
+        state,
+    };
+    Router::new()
+        .route(MUTATE_PATH, post(mutate))
+        .route(VALIDATE_PATH, post(check))
+        .route(INJECT_PATH, post(inject))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(Arc::new(admission))
+}
+
+type Body = Result<Bytes, BytesRejection>;
+
+async fn mutate(
+    Shared(admission): Shared<Arc<Admission>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    answer(&headers, body, |request| admission.mutate(request))
+}
+
+async fn check(
+    Shared(admission): Shared<Arc<Admission>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    answer(&headers, body, |request| admission.validate(request))
+}
+
+async fn inject(
+    Shared(admission): Shared<Arc<Admission>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    answer(&headers, body, |request| admission.inject(request))
+}
+
+fn answer(
+    headers: &HeaderMap,
+    body: Body,
+    decide: impl FnOnce(&Request) -> Result<Verdict, Error>,
+) -> Response {
+    match read(headers, body).and_then(|request| Ok((decide(&request)?, request))) {
+        Ok((verdict, request)) => Json(verdict.review(&request.uid)).into_response(),
+        Err(error) => {
+            tracing::warn!(%error, "refused a review");
+            let body = Json(json!({ "error": error.to_string() }));
+            (error.status(), body).into_response()
+        }
+    }
+}
+
+fn read(headers: &HeaderMap, body: Body) -> Result<Request, Error> {
+    review::check_content_type(headers)?;
+    let body = body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Error::TooLarge(MAX_BODY),
+        _ => Error::Body(rejection.body_text()),
+    })?;
+    Request::parse(&body)
+}
+
+// === impl Admission ===
+
+impl Admission {
+    fn mutate(&self, request: &Request) -> Result<Verdict, Error> {
+        request.expect_ours()?;
+        Ok(Verdict::patch(defaults::defaults(request, &self.parse)))
+    }
+
+    fn validate(&self, request: &Request) -> Result<Verdict, Error> {
+        request.expect_ours()?;
+        let known = self.state.known();
+        let verdict = validate::validate(request, known.as_deref(), &self.parse);
+        if let Some(refusal) = &verdict.refusal {
+            let (name, namespace) = (&request.name, &request.namespace);
+            tracing::info!(%name, %namespace, why = %refusal.message, "refused an object");
+        }
+        Ok(verdict)
+    }
+
+    fn inject(&self, request: &Request) -> Result<Verdict, Error> {
+        request.expect_pod()?;
+        let known = self.state.known();
+        let outcome = inject::inject(
+            &request.object,
+            &request.namespace,
+            known.as_deref(),
+            &self.options,
+        );
+        self.state.observe(&outcome);
+        Ok(outcome.into())
+    }
+}
+
+#[cfg(test)]
+mod tests;

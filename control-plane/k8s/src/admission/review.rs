@@ -1,0 +1,268 @@
+//! AdmissionReviews: what comes in, and what goes out.
+
+use axum::http::{HeaderMap, StatusCode, header};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use json_patch::PatchOperation;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+
+/// What the API server asks.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Request {
+    /// Names this request in its answer.
+    pub uid: String,
+    /// What is written, deleted or scaled.
+    pub resource: Resource,
+    /// `scale`, say; empty for the object itself.
+    pub sub_resource: String,
+    /// Name of the object; empty where the API server is to make one.
+    pub name: String,
+    /// Namespace of the object; empty for one without.
+    pub namespace: String,
+    /// What is done.
+    pub operation: Operation,
+    /// The object as it is to be; null for DELETE.
+    pub object: Value,
+    /// The object as it is; null for CREATE.
+    pub old_object: Value,
+}
+
+/// A resource of an API.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Resource {
+    /// Its group; empty is the core group.
+    pub group: String,
+    /// Its plural name.
+    pub resource: String,
+}
+
+/// What is done to an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Operation {
+    /// It is made.
+    #[default]
+    Create,
+    /// It is changed.
+    Update,
+    /// It goes.
+    Delete,
+    /// It is talked to.
+    Connect,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// Why the request is refused, if it is.
+    pub refusal: Option<Refusal>,
+    /// What the user should know all the same.
+    pub warnings: Vec<String>,
+    /// How the object is changed.
+    pub patch: Vec<PatchOperation>,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The HTTP code that the client gets.
+    pub code: u16,
+    /// What was wrong and what to do.
+    pub message: String,
+}
+
+/// Why a review gets no verdict.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Not JSON by its header.
+    #[error("reviews are application/json, not {0:?}")]
+    ContentType(String),
+    /// More bytes than a review has.
+    #[error("the body is larger than {0} bytes")]
+    TooLarge(usize),
+    /// The body did not come.
+    #[error("failed to read the body: {0}")]
+    Body(String),
+    /// Not JSON, or not a review.
+    #[error("failed to parse the body as an AdmissionReview: {0}")]
+    Json(String),
+    /// Something else than a review.
+    #[error(
+        "expected apiVersion admission.k8s.io/v1 and kind AdmissionReview, got {0:?} and {1:?}"
+    )]
+    Kind(String, String),
+    /// A review that asks nothing.
+    #[error("the AdmissionReview has no request")]
+    NoRequest,
+    /// A request that can't be answered.
+    #[error("the request has no uid")]
+    NoUid,
+    /// A webhook configuration that sends other things here.
+    #[error("{0:?} are not reviewed here; correct the rules of the webhook configuration")]
+    Resource(String),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Envelope {
+    api_version: String,
+    kind: String,
+    request: Option<Request>,
+}
+
+/// Reviews are JSON; a client that says nothing means JSON too.
+pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), Error> {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let text = String::from_utf8_lossy(value.as_bytes());
+    let essence = text.split(';').next().unwrap_or_default().trim();
+    match essence.eq_ignore_ascii_case("application/json") {
+        true => Ok(()),
+        false => Err(Error::ContentType(text.into_owned())),
+    }
+}
+
+// === impl Request ===
+
+impl Request {
+    pub(super) fn parse(body: &[u8]) -> Result<Self, Error> {
+        let envelope: Envelope =
+            serde_json::from_slice(body).map_err(|error| Error::Json(error.to_string()))?;
+        if envelope.api_version != API_VERSION || envelope.kind != "AdmissionReview" {
+            return Err(Error::Kind(envelope.api_version, envelope.kind));
+        }
+        let request = envelope.request.ok_or(Error::NoRequest)?;
+        match request.uid.is_empty() {
+            true => Err(Error::NoUid),
+            false => Ok(request),
+        }
+    }
+
+    /// That it is about a kind that users write.
+    pub(super) fn expect_ours(&self) -> Result<(), Error> {
+        const OURS: &[&str] = &[
+            "admissionpolicies",
+            "clusteradmissionpolicies",
+            "policyservers",
+        ];
+        let Resource { group, resource } = &self.resource;
+        match group == assent_api::GROUP && OURS.contains(&resource.as_str()) {
+            true => Ok(()),
+            false => Err(self.unexpected()),
+        }
+    }
+
+    /// That it is about a pod.
+    pub(super) fn expect_pod(&self) -> Result<(), Error> {
+        let Resource { group, resource } = &self.resource;
+        match group.is_empty() && resource == "pods" && self.sub_resource.is_empty() {
+            true => Ok(()),
+            false => Err(self.unexpected()),
+        }
+    }
+
+    fn unexpected(&self) -> Error {
+        let Resource { group, resource } = &self.resource;
+        let dot = if group.is_empty() { "" } else { "." };
+        let slash = if self.sub_resource.is_empty() {
+            ""
+        } else {
+            "/"
+        };
+        Error::Resource(format!(
+            "{resource}{slash}{}{dot}{group}",
+            self.sub_resource
+        ))
+    }
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    /// Lets the request pass.
+    pub fn allow() -> Self {
+        Self::default()
+    }
+
+    /// Lets the request pass, and says something.
+    pub fn warn(warnings: Vec<String>) -> Self {
+        Self {
+            warnings,
+            ..Self::default()
+        }
+    }
+
+    /// Lets the request pass, and changes the object.
+    pub fn patch(patch: Vec<PatchOperation>) -> Self {
+        Self {
+            patch,
+            ..Self::default()
+        }
+    }
+
+    /// Refuses what the object says.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::refuse(StatusCode::UNPROCESSABLE_ENTITY, message)
+    }
+
+    /// Refuses what is being done.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::refuse(StatusCode::FORBIDDEN, message)
+    }
+
+    /// Refuses for now.
+    pub fn later(message: impl Into<String>) -> Self {
+        Self::refuse(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+
+    fn refuse(code: StatusCode, message: impl Into<String>) -> Self {
+        let refusal = Refusal {
+            code: code.as_u16(),
+            message: message.into(),
+        };
+        Self {
+            refusal: Some(refusal),
+            ..Self::default()
+        }
+    }
+
+    /// The AdmissionReview that answers the request `uid`.
+    pub fn review(&self, uid: &str) -> Value {
+        let mut response = json!({ "uid": uid, "allowed": self.refusal.is_none() });
+        if let Some(Refusal { code, message }) = &self.refusal {
+            response["status"] = json!({ "code": code, "message": message });
+        }
+        if !self.warnings.is_empty() {
+            response["warnings"] = json!(self.warnings);
+        }
+        if !self.patch.is_empty() {
+            let patch = serde_json::to_vec(&self.patch).expect("a patch must be JSON");
+            response["patchType"] = json!("JSONPatch");
+            response["patch"] = json!(BASE64_STANDARD.encode(patch));
+        }
+        json!({ "apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response })
+    }
+}
+
+// === impl Error ===
+
+impl Error {
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Error::ContentType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Error::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Error::Body(_)
+            | Error::Json(_)
+            | Error::Kind(..)
+            | Error::NoRequest
+            | Error::NoUid
+            | Error::Resource(_) => StatusCode::BAD_REQUEST,
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! What must be there before anything starts: a server that is new enough, our definitions, and
+//! our permissions. Everything that is missing is said at once, with what to do.
+
+mod check;
+mod required;
+
+use std::{collections::BTreeMap, fmt};
+
+use k8s_openapi::{
+    api::authorization::v1::{
+        ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+        SelfSubjectRulesReview, SelfSubjectRulesReviewSpec,
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+};
+use serde_json::Value;
+
+pub use self::{
+    check::{Rule, definitions, is_granted, version},
+    required::{Permission, REQUIRED, Scope},
+};
+
+/// Before 1.30 webhooks have no stable match conditions: what keeps a cluster from locking
+/// itself out would be dropped without a word.
+pub const OLDEST_MINOR: u32 = 30;
+
+/// No namespace has a dot in its name: what is allowed there is allowed everywhere.
+const NOWHERE: &str = "assent.invalid";
+
+/// Everything that is missing; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing(pub Vec<Problem>);
+
+/// One thing that is missing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// The server is too old.
+    #[error("Kubernetes is {0}; upgrade it to 1.{OLDEST_MINOR} or newer")]
+    Version(String),
+    /// There is no such definition.
+    #[error("the definition {0} is missing; apply the chart's crds/")]
+    Definition(String),
+    /// The definition has another version.
+    #[error("the definition {name} does not serve {version}; apply the chart's crds/")]
+    NotServed {
+        /// Of the definition.
+        name: String,
+        /// What we speak.
+        version: String,
+    },
+    /// The API server does not serve it yet, or refused it.
+    #[error("the definition {name} is not established: {why}")]
+    NotEstablished {
+        /// Of the definition.
+        name: String,
+        /// The API server's words.
+        why: String,
+    },
+    /// The definition is older than we are.
+    #[error(
+        "the definition {name} is older than this control plane and does not know {}; apply the chart's crds/",
+        .fields.join(", ")
+    )]
+    Outdated {
+        /// Of the definition.
+        name: String,
+        /// Fields that it lacks.
+        fields: Vec<String>,
+    },
+    /// We may not do what we must.
+    #[error("no permission to {} {resource}{place}; apply the chart's roles", .verbs.join(", "))]
+    Permission {
+        /// What we may not do.
+        verbs: Vec<String>,
+        /// To what.
+        resource: String,
+        /// Where.
+        place: String,
+    },
+}
+
+/// Why nothing could start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Something is missing.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// Nobody answered.
+    #[error("failed to ask the API server for {what}")]
+    Ask {
+        /// What was asked for.
+        what: &'static str,
+        /// Why it failed.
+        #[source]
+        source: Box<kube::Error>,
+    },
+}
+
+/// Asks for everything and says what is missing. `namespace` is ours.
+pub async fn run(client: &Client, namespace: &str) -> Result<(), Error> {
+    let mut problems = Vec::new();
+    let info = client
+        .apiserver_version()
+        .await
+        .map_err(ask("its version"))?;
+    problems.extend(version(&info.major, &info.minor));
+    problems.extend(permissions(client, namespace).await?);
+    let unreadable = problems.iter().any(is_about_definitions);
+    if !unreadable {
+        problems.extend(definitions(&served(client).await?));
+    }
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(Missing(problems).into()),
+    }
+}
+
+fn ask(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
+    move |source| Error::Ask {
+        what,
+        source: Box::new(source),
+    }
+}
+
+/// Without that permission every definition would seem to be missing.
+fn is_about_definitions(problem: &Problem) -> bool {
+    match problem {
+        Problem::Permission { resource, .. } => resource.starts_with("customresourcedefinitions"),
+        _ => false,
+    }
+}
+
+/// Our definitions as the API server has them.
+async fn served(client: &Client) -> Result<BTreeMap<String, Value>, Error> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut served = BTreeMap::new();
+    for name in check::names() {
+        let found = api.get_opt(&name).await.map_err(ask("our definitions"))?;
+        if let Some(definition) = found {
+            let value = serde_json::to_value(definition).expect("a definition must be JSON");
+            served.insert(name, value);
+        }
+    }
+    Ok(served)
+}
+
+/// Permissions that we lack. One review lists the rules that apply to us; what they do not
+/// grant is asked for one by one, since not every authorizer can list its rules.
+async fn permissions(client: &Client, namespace: &str) -> Result<Vec<Problem>, Error> {
+    let everywhere = rules(client, NOWHERE).await?;
+    let here = rules(client, namespace).await?;
+    let mut problems = Vec::new();
+    for permission in REQUIRED {
+        let rules = match permission.scope {
+            Scope::Cluster => &everywhere,
+            Scope::Namespace => &here,
+        };
+        let mut missing = Vec::new();
+        for verb in permission.verbs {
+            let granted = is_granted(rules, permission, verb)
+                || asked(client, namespace, permission, verb).await?;
+            if !granted {
+                missing.push((*verb).to_owned());
+            }
+        }
+        if !missing.is_empty() {
+            problems.push(permission.problem(missing, namespace));
+        }
+    }
+    Ok(problems)
+}
+
+/// Rules that hold in a namespace; those that hold everywhere are among them.
+async fn rules(client: &Client, namespace: &str) -> Result<Vec<Rule>, Error> {
+    let review = SelfSubjectRulesReview {
+        metadata: ObjectMeta::default(),
+        spec: SelfSubjectRulesReviewSpec {
+            namespace: Some(namespace.to_owned()),
+        },
+        status: None,
+    };
+    let api: Api<SelfSubjectRulesReview> = Api::all(client.clone());
+    let answer = api
+        .create(&PostParams::default(), &review)
+        .await
+        .map_err(ask("our permissions"))?;
+    let rules = answer.status.map(|status| status.resource_rules);
+    Ok(rules
+        .unwrap_or_default()
+        .into_iter()
+        .map(Rule::from)
+        .collect())
+}
+
+/// Whether we may, for each name where there are some.
+async fn asked(
+    client: &Client,
+    namespace: &str,
+    permission: &Permission,
+    verb: &str,
+) -> Result<bool, Error> {
+    let names = permission.names.iter().copied().map(Some);
+    let names: Vec<_> = match permission.names {
+        [] => vec![None],
+        _ => names.collect(),
+    };
+    for name in names {
+        if !asked_for(client, namespace, permission, verb, name).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+async fn asked_for(
+    client: &Client,
+    namespace: &str,
+    permission: &Permission,
+    verb: &str,
+    name: Option<&str>,
+) -> Result<bool, Error> {
+    let (resource, subresource) = match permission.resource.split_once('/') {
+        Some((resource, sub)) => (resource, Some(sub.to_owned())),
+        None => (permission.resource, None),
+    };
+    let review = SelfSubjectAccessReview {
+        metadata: ObjectMeta::default(),
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                group: Some(permission.group.to_owned()),
+                resource: Some(resource.to_owned()),
+                subresource,
+                verb: Some(verb.to_owned()),
+                name: name.map(str::to_owned),
+                namespace: (permission.scope == Scope::Namespace).then(|| namespace.to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        status: None,
+    };
+    let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let answer = api
+        .create(&PostParams::default(), &review)
+        .await
+        .map_err(ask("our permissions"))?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+// === impl Missing ===
+
+impl std::error::Error for Missing {}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the cluster is not ready for Assent:")?;
+        for problem in &self.0 {
+            write!(f, "\n  {problem}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
