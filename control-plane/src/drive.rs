@@ -109,7 +109,6 @@ impl<P: Performer> Drive<P> {
         durable
     }
 
-    #[allow(dead_code)]
     /// Takes over since when conditions of a policy are what they are, as stored by whoever
     /// decided before.
     pub(crate) fn restore_transitions(

@@ -3,6 +3,7 @@
 //! Everything that decides is in `assent-core`; here decisions are performed.
 
 mod clock;
+pub mod cluster;
 mod control;
 mod drive;
 mod jobs;

@@ -9,20 +9,35 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::error;
 use tracing_subscriber::EnvFilter;
 
-use crate::standalone::{self, UpArgs};
+use crate::{
+    cluster::{self, ClusterArgs},
+    standalone::{self, UpArgs},
+};
 
 /// Turns policies into versioned snapshots and streams them to evaluators.
+///
+/// Without a subcommand it runs as a controller of a Kubernetes cluster.
 #[derive(Debug, Parser)]
-#[command(name = "assent-control-plane", version)]
+#[command(
+    name = "assent-control-plane",
+    version,
+    args_conflicts_with_subcommands = true
+)]
 pub struct Program {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Runs without Kubernetes: policies from a directory, evaluators in this process
     Standalone(Box<UpArgs>),
+    /// Brings the cluster's definitions of our kinds up to this build's
+    ApplyCrds(Box<ClusterArgs>),
+    /// Takes away what would outlive an uninstallation and hurt: webhooks, finalizers
+    Cleanup(Box<ClusterArgs>),
     /// Vets one module given on standard input; the control plane runs this itself
     #[command(hide = true)]
     Vet,
@@ -33,35 +48,49 @@ enum Command {
 impl Program {
     /// Runs until it is told to stop.
     pub fn run(self) -> ExitCode {
-        match self.command {
-            Command::Vet => child_main(),
-            Command::Standalone(args) => match run_standalone(*args) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(failure) => {
-                    error!("{failure:#}");
-                    ExitCode::FAILURE
-                }
-            },
+        let Self { command, cluster } = self;
+        let ended = match command {
+            Some(Command::Vet) => return child_main(),
+            Some(Command::Standalone(args)) => run_standalone(*args),
+            Some(Command::ApplyCrds(args)) => apply_crds(*args),
+            Some(Command::Cleanup(args)) => cleanup(*args),
+            None => run_cluster(cluster),
+        };
+        match ended {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                error!("{failure:#}");
+                ExitCode::FAILURE
+            }
         }
     }
 }
 
 /// Installs the one TLS provider and sends log lines to standard error.
-fn prepare() {
+fn prepare(format: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter);
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     // Both fail only where they were done already.
-    let _ = lines.with_writer(std::io::stderr).try_init();
+    let _ = match format {
+        "json" => lines.json().try_init(),
+        _ => lines.try_init(),
+    };
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+}
+
+/// This very program, which vets modules as a child.
+fn vetter() -> anyhow::Result<Vetter> {
+    let exe = std::env::current_exe().context("failed to find this program")?;
+    Ok(Vetter::new(exe, vec!["vet".into()]))
 }
 
 #[tokio::main]
 async fn run_standalone(args: UpArgs) -> anyhow::Result<()> {
-    prepare();
+    prepare("text");
     let mut terminate = signal(SignalKind::terminate())?;
-    let exe = std::env::current_exe().context("failed to find this program")?;
-    let vetter = Vetter::new(exe, vec!["vet".into()]);
-    let mut running = standalone::start(args, vetter).await?;
+    let mut running = standalone::start(args, vetter()?).await?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
@@ -69,4 +98,30 @@ async fn run_standalone(args: UpArgs) -> anyhow::Result<()> {
     }
     running.stop().await;
     Ok(())
+}
+
+#[tokio::main]
+async fn run_cluster(args: ClusterArgs) -> anyhow::Result<()> {
+    prepare(&args.log_format);
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut running = cluster::start(args, vetter()?).await?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+        failure = running.failed() => return Err(failure),
+    }
+    running.stop().await;
+    Ok(())
+}
+
+#[tokio::main]
+async fn apply_crds(args: ClusterArgs) -> anyhow::Result<()> {
+    prepare(&args.log_format);
+    cluster::apply_crds(&cluster::client(&args).await?).await
+}
+
+#[tokio::main]
+async fn cleanup(args: ClusterArgs) -> anyhow::Result<()> {
+    prepare(&args.log_format);
+    cluster::cleanup(&cluster::client(&args).await?, &args.namespace).await
 }

@@ -242,7 +242,7 @@ impl Failed {
         }
     }
 
-    /// A file may be there the next moment; what is no module stays none.
+    /// What can't be fetched now may be there later; what is no module stays none.
     fn pulling(error: pull::Error) -> Self {
         let reason = match &error {
             pull::Error::NotWasm { .. } | pull::Error::TooLarge { .. } => RefusalReason::Invalid,
@@ -250,7 +250,8 @@ impl Failed {
             _ => RefusalReason::PullError,
         };
         Self {
-            retryable: error.is_retryable() || matches!(error, pull::Error::File { .. }),
+            // A tag that is not there may be pushed the next moment.
+            retryable: reason == RefusalReason::PullError,
             refusal: refusal(reason, error.to_string()),
         }
     }

@@ -23,6 +23,7 @@ mod namespace;
 mod pki;
 mod pods;
 mod server;
+pub mod stage;
 
 pub use balancer::Balancer;
 pub use cluster::Cluster;
@@ -30,6 +31,7 @@ pub use kubectl::Kubectl;
 pub use namespace::{with_temp_ns, with_temp_ns_on};
 pub use pods::Token;
 pub use server::ApiServer;
+pub use stage::Stage;
 
 use std::{
     fs,

@@ -13,6 +13,7 @@ pub mod manifest;
 pub mod module;
 pub mod peer;
 pub mod process;
+pub mod registry;
 pub mod set;
 pub mod tls;
 pub mod tools;

@@ -267,6 +267,38 @@ impl Standing {
     }
 }
 
+/// How long nobody leads after [`seize`]: longer than an uninstallation takes.
+const SEIZED: Duration = Duration::from_secs(300);
+
+/// Takes the Lease from whoever holds it, so that nobody leads for some minutes.
+pub async fn seize(client: &Client, namespace: &str, identity: &str) -> Result<(), kube::Error> {
+    let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
+    loop {
+        let Some(last) = api.get_opt(names::LEASE).await? else {
+            return Ok(());
+        };
+        let Ok(record) = object::record(&last) else {
+            return Ok(());
+        };
+        let draft = Draft {
+            version: Some(record.version),
+            holder: Some(identity.to_owned()),
+            address: String::new(),
+            transitions: record.transitions + 1,
+            lease: SEIZED,
+            acquires: true,
+        };
+        let lease = object::lease(Some(&last), &draft, jiff::Timestamp::now());
+        match api
+            .replace(names::LEASE, &PostParams::default(), &lease)
+            .await
+        {
+            Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
 fn elapsed(clock: Instant) -> Millis {
     Millis::default() + clock.elapsed()
 }

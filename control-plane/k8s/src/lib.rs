@@ -4,7 +4,16 @@
 //! reads and writes objects and decides nothing. This crate never names `assent-grpc`:
 //! `assent-control-plane` joins the two.
 
+pub mod admission;
 pub mod certificates;
 pub mod identity;
+pub mod index;
 pub mod lease;
 pub mod names;
+pub mod objects;
+pub mod preflight;
+pub mod revision;
+pub mod status;
+pub mod watch;
+pub mod webhook;
+pub mod workload;

@@ -5,3 +5,4 @@
 mod balancer;
 mod definitions;
 mod harness;
+mod life;

@@ -1,0 +1,23 @@
+//! As a controller of a Kubernetes cluster.
+
+mod announce;
+mod args;
+mod chores;
+mod crds;
+mod deeds;
+mod failpoint;
+mod http;
+mod known;
+mod machine;
+mod queries;
+mod run;
+mod sources;
+mod term;
+mod tls;
+mod trust;
+mod uninstall;
+
+pub use args::ClusterArgs;
+pub(crate) use crds::apply as apply_crds;
+pub(crate) use run::{client, start};
+pub(crate) use uninstall::cleanup;

@@ -1,0 +1,131 @@
+//! The command line in a cluster.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::Args;
+
+use crate::standalone::args::seconds;
+
+/// Runs as a controller of a Kubernetes cluster.
+#[derive(Args, Clone, Debug)]
+pub struct ClusterArgs {
+    /// How to reach the API server; the pod's service account where it is absent
+    #[arg(long, env = "ASSENT_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The control plane's own namespace
+    #[arg(
+        long,
+        env = "ASSENT_NAMESPACE",
+        value_name = "NS",
+        default_value = "assent-system"
+    )]
+    pub namespace: String,
+    /// Name of this replica: no other may have it at the same time
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pub identity: Option<String>,
+    /// Where evaluators connect
+    #[arg(
+        long,
+        env = "ASSENT_DISCOVERY",
+        value_name = "ADDR",
+        default_value = "0.0.0.0:15010"
+    )]
+    pub discovery: SocketAddr,
+    /// Where others reach this replica's discovery port; the pod's address where it is absent
+    #[arg(long, env = "ASSENT_ADVERTISE_ADDRESS", value_name = "HOST:PORT")]
+    pub advertise_address: Option<String>,
+    /// Address of the pod
+    #[arg(long, env = "POD_IP", value_name = "IP", hide = true)]
+    pub pod_ip: Option<std::net::IpAddr>,
+    /// URL of the discovery Service that evaluators are given
+    #[arg(long, env = "ASSENT_DISCOVERY_URL", value_name = "URL")]
+    pub discovery_url: Option<String>,
+    /// Where API servers ask about our own kinds and pods
+    #[arg(
+        long,
+        env = "ASSENT_WEBHOOK",
+        value_name = "ADDR",
+        default_value = "0.0.0.0:9443"
+    )]
+    pub webhook: SocketAddr,
+    /// Name of the Service before --webhook
+    #[arg(
+        long,
+        env = "ASSENT_WEBHOOK_SERVICE",
+        value_name = "NAME",
+        default_value = "assent-webhook"
+    )]
+    pub webhook_service: String,
+    /// Where metrics and probes are answered
+    #[arg(
+        long,
+        env = "ASSENT_HTTP",
+        value_name = "ADDR",
+        default_value = "0.0.0.0:15014"
+    )]
+    pub http: SocketAddr,
+    /// Directory for modules
+    #[arg(
+        long,
+        env = "ASSENT_STATE",
+        value_name = "DIR",
+        default_value = "/var/lib/assent"
+    )]
+    pub state: PathBuf,
+    /// For development outside of the cluster: webhooks of policies by this URL instead of
+    /// their Service
+    #[arg(long, env = "ASSENT_WEBHOOK_BASE_URL", value_name = "URL")]
+    pub webhook_base_url: Option<String>,
+    /// For development outside of the cluster: our own webhooks by this URL instead of their
+    /// Service
+    #[arg(long, env = "ASSENT_OWN_WEBHOOK_URL", value_name = "URL")]
+    pub own_webhook_url: Option<String>,
+    /// Image of evaluators whose PolicyServer names none
+    #[arg(long, env = "ASSENT_EVALUATOR_IMAGE", value_name = "IMAGE")]
+    pub evaluator_image: Option<String>,
+    /// Pull policy of that image
+    #[arg(long, env = "ASSENT_EVALUATOR_PULL_POLICY", value_name = "POLICY")]
+    pub evaluator_pull_policy: Option<String>,
+    /// Manifest of the `default` PolicyServer, which is made where there is none
+    #[arg(long, env = "ASSENT_DEFAULT_POLICY_SERVER", value_name = "FILE")]
+    pub default_policy_server: Option<PathBuf>,
+    /// Network policies for policy servers
+    #[arg(long, env = "ASSENT_NETWORK_POLICY")]
+    pub network_policy: bool,
+    /// Namespaces that policies never apply to, besides our own, kube-system and
+    /// kube-node-lease
+    #[arg(
+        long,
+        env = "ASSENT_EXCLUDED_NAMESPACES",
+        value_name = "NS",
+        value_delimiter = ','
+    )]
+    pub excluded_namespaces: Vec<String>,
+    /// Users that policies never see, besides the one that we are ourselves
+    #[arg(
+        long,
+        env = "ASSENT_SERVICE_ACCOUNTS",
+        value_name = "USER",
+        value_delimiter = ','
+    )]
+    pub service_accounts: Vec<String>,
+    /// Secret with a certificate authority that cert-manager keeps; we keep our own where it
+    /// is absent
+    #[arg(long, env = "ASSENT_CA_SECRET", value_name = "SECRET")]
+    pub ca_secret: Option<String>,
+    /// Evaluators beside pods of others as plain containers: kubelets do not know native sidecars
+    #[arg(long, env = "ASSENT_PLAIN_SIDECARS")]
+    pub plain_sidecars: bool,
+    /// Seconds for which what is retired or deleted still answers; as the design says where absent
+    #[arg(long, env = "ASSENT_DRAIN_SECONDS", value_name = "SECONDS", value_parser = seconds)]
+    pub drain_seconds: Option<Duration>,
+    /// Seconds for which a replica that left still counts
+    #[arg(long, env = "ASSENT_REPLICA_GRACE", value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub replica_grace: Duration,
+    /// Seconds after which others take over from a leader that is silent
+    #[arg(long, env = "ASSENT_LEASE_SECONDS", value_name = "SECONDS", default_value = "15", value_parser = seconds)]
+    pub lease_seconds: Duration,
+    /// How lines are logged: text or json
+    #[arg(long, env = "ASSENT_LOG_FORMAT", value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
+    pub log_format: String,
+}

@@ -1,0 +1,85 @@
+//! `--http`: metrics and probes.
+
+use std::sync::Arc;
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use prometheus_client::registry::Registry;
+use serde_json::json;
+use tokio::{net::TcpListener, sync::watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::control::{Control, Query};
+
+/// What handlers share.
+#[derive(Clone)]
+pub(super) struct Web {
+    pub(super) control: Control,
+    pub(super) registry: Arc<Registry>,
+    /// Whether this replica can do its part.
+    pub(super) ready: watch::Receiver<Readiness>,
+}
+
+/// What keeps a replica from being ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Readiness {
+    /// The objects that our own webhooks look at were listed.
+    pub(super) listed: bool,
+    /// It leads, and has not read everything yet.
+    pub(super) beginning: bool,
+}
+
+/// Serves until `shutdown`.
+pub(super) async fn serve(
+    listener: TcpListener,
+    web: Web,
+    shutdown: CancellationToken,
+) -> std::io::Result<()> {
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(|| async { "ok" }))
+        .route("/readyz", get(ready))
+        .with_state(web);
+    axum::serve(listener, router)
+        .with_graceful_shutdown(shutdown.cancelled_owned())
+        .await
+}
+
+async fn metrics(State(web): State<Web>) -> Response {
+    // A standby has nothing to measure, and nobody to ask.
+    let measured = web.control.ask(Query::Measure);
+    let _ = tokio::time::timeout(std::time::Duration::from_secs(1), measured).await;
+    match assent_evaluator::render_metrics(&web.registry) {
+        Ok(text) => {
+            let kind = "text/plain; version=0.0.4; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(why) => error(StatusCode::INTERNAL_SERVER_ERROR, &why.to_string()),
+    }
+}
+
+async fn ready(State(web): State<Web>) -> Response {
+    match *web.ready.borrow() {
+        Readiness {
+            listed: true,
+            beginning: false,
+        } => "ok".into_response(),
+        Readiness { listed: false, .. } => error(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "policies and policy servers were not listed yet",
+        ),
+        Readiness { .. } => error(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the leader has not read all objects yet",
+        ),
+    }
+}
+
+fn error(code: StatusCode, message: &str) -> Response {
+    (code, Json(json!({ "error": message }))).into_response()
+}

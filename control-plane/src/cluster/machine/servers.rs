@@ -1,0 +1,200 @@
+//! PolicyServers: their objects, their pods, their end.
+
+use std::sync::Arc;
+
+use assent_core::{
+    PolicyKey,
+    fleet::{Counting, Link, Name},
+    plane::Event,
+    rollout::{Acceptance, Input, PolicyId, RefusalReason},
+};
+use assent_k8s::{index::Kind, workload};
+use tracing::{info, warn};
+
+use super::Machine;
+use crate::cluster::deeds::Done;
+
+/// What was applied for a server.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Applied {
+    /// The generation of the server that was applied last.
+    pub(super) generation: i64,
+    /// Under way now.
+    pub(super) running: bool,
+    /// Asked for again meanwhile.
+    pub(super) again: bool,
+    /// What went wrong last.
+    pub(super) error: Option<String>,
+}
+
+impl Machine {
+    /// Brings everything up to what the server's object says.
+    pub(super) fn observe_server(&mut self, name: &str) {
+        let Some(entry) = self.index.server(name).cloned() else {
+            return self.end_server(name);
+        };
+        if entry.meta.deleting {
+            return self.end_server(name);
+        }
+        if !entry.meta.is_held() {
+            self.deeds.hold(Kind::Servers, entry.meta.clone(), true);
+        }
+        if self.drive.plane.server(name).is_none() {
+            self.hub.add_server(name);
+            self.drive.apply(Event::ServerAdded {
+                server: name.into(),
+                counting: Counting::Expected,
+            });
+            self.reconsider(name);
+        }
+        self.apply_server(name, false);
+    }
+
+    /// Whether policies can be for it.
+    pub(super) fn has_server(&self, name: &str) -> bool {
+        let entry = self.index.server(name);
+        entry.is_some_and(|s| !s.meta.deleting) && !self.ending.contains(name)
+    }
+
+    /// Applies the server's objects where its spec changed, or where `always`.
+    pub(super) fn apply_server(&mut self, name: &str, always: bool) {
+        let Some(options) = &self.options.workload else {
+            return;
+        };
+        let Some(entry) = self.index.server(name).filter(|s| !s.meta.deleting) else {
+            return;
+        };
+        let parsed = match &entry.parsed {
+            Ok(parsed) => parsed,
+            Err(why) => {
+                let why = why.clone();
+                self.applied.entry(name.to_owned()).or_default().error = Some(why);
+                return;
+            }
+        };
+        let objects = workload::objects(parsed, &entry.meta.uid, options);
+        let generation = entry.meta.generation;
+        let applied = self.applied.entry(name.to_owned()).or_default();
+        if applied.running {
+            applied.again |= always || applied.generation != generation;
+            return;
+        }
+        if applied.generation == generation && !always {
+            return;
+        }
+        applied.generation = generation;
+        applied.running = true;
+        let name = name.to_owned();
+        self.deeds.spawn(move |context| async move {
+            let result = workload::apply(&context.client, &objects).await;
+            let result = match result {
+                Ok(workload::Outcome::Done) => Ok(()),
+                Ok(workload::Outcome::Waiting(what)) => Err(what),
+                Err(error) => Err(error.to_string()),
+            };
+            Done::ServerApplied(name, result)
+        });
+    }
+
+    pub(super) fn server_applied(&mut self, name: &str, result: Result<(), String>) {
+        let Some(applied) = self.applied.get_mut(name) else {
+            return;
+        };
+        applied.running = false;
+        if let Err(why) = &result {
+            warn!(server = name, "failed to apply its objects: {why}");
+            // The next resync tries again.
+            applied.generation = 0;
+        }
+        applied.error = result.err();
+        if std::mem::take(&mut applied.again) {
+            self.apply_server(name, true);
+        }
+    }
+
+    /// Its webhooks go first, then what was made for it; its policies stay and say so.
+    fn end_server(&mut self, name: &str) {
+        if self.ending.contains(name) {
+            return;
+        }
+        let known = self.drive.plane.server(name).is_some();
+        let held = self.index.server(name).is_some_and(|s| s.meta.is_held());
+        if !known && !held {
+            return;
+        }
+        info!(server = name, "the policy server ends");
+        self.ending.insert(name.to_owned());
+        let own = self.index.policies().filter(|p| p.server == name);
+        let keys: Vec<PolicyKey> = own.map(|p| p.key.clone()).collect();
+        let present = keys.iter().flat_map(|key| self.present(key)).collect();
+        self.deeds.unroute_server(name.to_owned(), present);
+    }
+
+    pub(super) fn server_unrouted(&mut self, name: &str) {
+        self.ending.remove(name);
+        let rollouts = self.drive.plane.rollouts();
+        let own = rollouts.filter(|(server, r)| &***server == name && !r.is_ending());
+        let own: Vec<PolicyId> = own.map(|(_, r)| r.id().clone()).collect();
+        for id in &own {
+            self.jobs.cancel(id);
+            self.drive.apply(Event::Forgotten(id.clone()));
+        }
+        self.hub.remove_server(name);
+        self.drive.apply(Event::ServerRemoved(name.into()));
+        self.applied.remove(name);
+        if let Some(entry) = self.index.server(name).cloned()
+            && entry.meta.deleting
+            && entry.meta.is_held()
+        {
+            self.deeds.end_server(entry.meta);
+        }
+        for id in own {
+            self.observe_policy(&id.key);
+        }
+        // It may have come back meanwhile.
+        if self.index.server(name).is_some_and(|s| !s.meta.deleting) {
+            self.observe_server(name);
+        }
+    }
+
+    /// Says which replicas must serve what is new: those of the server's own StatefulSet that
+    /// are endpoints of its Service, or have an open stream.
+    pub(super) fn expect(&mut self, server: &str) {
+        let Some(known) = self.drive.plane.server(server) else {
+            return;
+        };
+        let is_open = |name: &str| {
+            let link = known.fleet.replica(name).map(|r| r.link);
+            matches!(link, Some(Link::Open { .. }))
+        };
+        let required = self
+            .index
+            .members(server)
+            .filter(|pod| (pod.ready && !pod.meta.deleting) || is_open(&pod.meta.name));
+        let required: Vec<Name> = required.map(|p| p.meta.name.as_str().into()).collect();
+        self.drive.apply(Event::Expected {
+            server: server.into(),
+            replicas: required,
+        });
+    }
+
+    pub(super) fn expect_all(&mut self) {
+        let servers: Vec<Arc<str>> = self.drive.plane.servers().map(|(n, _)| n.clone()).collect();
+        for server in servers {
+            self.expect(&server);
+        }
+    }
+
+    /// Policies of a server that was missing have a target now.
+    fn reconsider(&mut self, server: &str) {
+        let rollouts = self.drive.plane.rollouts();
+        let own = rollouts.filter(|(name, r)| {
+            let missing = matches!(r.acceptance(), Acceptance::Refused(x) if x.reason == RefusalReason::TargetNotFound);
+            &***name == server && missing
+        });
+        let own: Vec<PolicyId> = own.map(|(_, r)| r.id().clone()).collect();
+        for id in own {
+            self.drive.apply(Event::Policy(id, Input::Reconsidered));
+        }
+    }
+}
