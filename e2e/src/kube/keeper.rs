@@ -3,6 +3,7 @@
 use std::{
     ffi::OsStr,
     os::unix::process::CommandExt as _,
+    path::Path,
     process::{Child, Command, Stdio},
 };
 
@@ -14,6 +15,12 @@ pub(super) struct Keeper(Child);
 // === impl Keeper ===
 
 impl Keeper {
+    /// Kills a process group, then removes a directory.
+    pub(super) fn of_group(group: i32, dir: &Path) -> Self {
+        let script = r#"kill -s KILL -- "-$1"; rm -rf -- "$2""#;
+        Self::start(script, &[group.to_string().as_ref(), dir.as_os_str()])
+    }
+
     /// Runs the script, with these arguments, when this is dropped or the program has ended.
     pub(super) fn start<A: AsRef<OsStr>>(script: &str, args: &[A]) -> Self {
         let child = Command::new("sh")
@@ -33,5 +40,31 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_group_and_its_directory_go() {
+        let dir = tempfile::tempdir().expect("temporary directory must be made");
+        let mut leader = Command::new("sleep");
+        let mut leader = leader
+            .arg("60")
+            .process_group(0)
+            .spawn()
+            .expect("sleep must start");
+        let group = i32::try_from(leader.id()).expect("a process id must fit");
+
+        let keeper = Keeper::of_group(group, dir.path());
+        assert!(dir.path().exists());
+        drop(keeper);
+        assert!(!dir.path().exists());
+        let status = leader.wait().expect("child must be ours");
+        assert_eq!(status.signal(), Some(9));
     }
 }

@@ -99,7 +99,7 @@ impl ApiServer {
         let etcd = plan.start_etcd();
         let server = Self {
             kubectl: Kubectl::new(&plan.path("admin.kubeconfig")),
-            _keeper: plan.keep(group(&etcd)),
+            _keeper: Keeper::of_group(group(&etcd), &plan.dir),
             parts: Mutex::new(Parts {
                 etcd,
                 apiserver: None,
@@ -292,13 +292,6 @@ impl Plan {
     /// All are in one group, which the keeper knows: that of etcd, which is started first.
     fn run(&self, name: &str, command: &mut Command, group: i32) -> Process {
         Process::start(command.process_group(group), &self.log(name))
-    }
-
-    /// Kills the group, then removes the directory.
-    fn keep(&self, group: i32) -> Keeper {
-        let script = r#"kill -s KILL -- "-$1"; rm -rf -- "$2""#;
-        let group = group.to_string();
-        Keeper::start(script, &[group.as_ref(), self.dir.as_os_str()])
     }
 
     fn write_kubeconfig(&self, user: &str) {
