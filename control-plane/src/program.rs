@@ -123,5 +123,6 @@ async fn apply_crds(args: ClusterArgs) -> anyhow::Result<()> {
 #[tokio::main]
 async fn cleanup(args: ClusterArgs) -> anyhow::Result<()> {
     prepare(&args.log_format);
-    cluster::cleanup(&cluster::client(&args).await?, &args.namespace).await
+    let client = cluster::client(&args).await?;
+    cluster::cleanup(&client, &args.namespace, args.lease_seconds).await
 }

@@ -267,11 +267,14 @@ impl Standing {
     }
 }
 
-/// How long nobody leads after [`seize`]: longer than an uninstallation takes.
-const SEIZED: Duration = Duration::from_secs(300);
-
-/// Takes the Lease from whoever holds it, so that nobody leads for some minutes.
-pub async fn seize(client: &Client, namespace: &str, identity: &str) -> Result<(), kube::Error> {
+/// Takes the Lease from whoever holds it. Nobody takes it for as long as `hold` says; who led
+/// before may act until its own time is over.
+pub async fn seize(
+    client: &Client,
+    namespace: &str,
+    identity: &str,
+    hold: Duration,
+) -> Result<(), kube::Error> {
     let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
     loop {
         let Some(last) = api.get_opt(names::LEASE).await? else {
@@ -285,7 +288,7 @@ pub async fn seize(client: &Client, namespace: &str, identity: &str) -> Result<(
             holder: Some(identity.to_owned()),
             address: String::new(),
             transitions: record.transitions + 1,
-            lease: SEIZED,
+            lease: hold,
             acquires: true,
         };
         let lease = object::lease(Some(&last), &draft, jiff::Timestamp::now());

@@ -98,6 +98,11 @@ pub const REQUIRED: &[Permission] = &[
     own("", "configmaps", WRITE),
     own("", "pods", &["get", "list", "watch", "delete"]),
     own("", "secrets", &["get", "create", "update", "patch"]),
+    // A changed authority is to be heard of at once.
+    Permission {
+        names: &[crate::names::CA],
+        ..own("", "secrets", &["list", "watch"])
+    },
     own("", "serviceaccounts", WRITE),
     own("", "services", WRITE),
     own("apps", "statefulsets", WRITE),
