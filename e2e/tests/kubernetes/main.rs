@@ -6,3 +6,4 @@ mod balancer;
 mod definitions;
 mod harness;
 mod life;
+mod trust;
