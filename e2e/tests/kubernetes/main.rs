@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod api;
 mod balancer;
+mod closed;
 mod definitions;
 mod harness;
+mod hot;
 mod life;
 mod trust;

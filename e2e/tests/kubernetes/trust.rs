@@ -1,7 +1,6 @@
 //! Who leads, who signs and who calls, as a real API server says it.
 
 use std::{
-    path::Path,
     sync::{Arc, mpsc},
     time::Duration,
 };
@@ -16,16 +15,11 @@ use assent_k8s::{
     lease::{Elector, Leader, Role, Standing, Timing},
     names,
 };
-use kube::{Client, Config, config::Kubeconfig};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-async fn client(kubeconfig: &Path) -> Client {
-    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await;
-    Client::try_from(config.unwrap()).unwrap()
-}
+use crate::api::client;
 
 /// An elector in a thread of its own, as a process is.
 struct Contender {
