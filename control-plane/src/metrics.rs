@@ -1,5 +1,7 @@
 //! What the control plane counts, besides its discovery service.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -29,6 +31,13 @@ pub(crate) struct ResultLabel {
     pub(crate) result: &'static str,
 }
 
+/// Label `certificate`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct CertificateLabel {
+    /// `authority` or `serving`.
+    pub(crate) certificate: &'static str,
+}
+
 /// Metrics of the driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
@@ -54,6 +63,8 @@ pub(crate) struct Metrics {
     pub(crate) leader: Gauge,
     /// Pods that asked for an evaluator and have none.
     pub(crate) uninjected_pods: Gauge,
+    /// When certificates in use end; no series where there are none.
+    pub(crate) certificate_expiry: Family<CertificateLabel, Gauge>,
 }
 
 // === impl Metrics ===
@@ -72,6 +83,7 @@ impl Default for Metrics {
             status_writes: Family::default(),
             leader: Gauge::default(),
             uninjected_pods: Gauge::default(),
+            certificate_expiry: Family::default(),
         }
     }
 }
@@ -82,6 +94,14 @@ impl Metrics {
         let result = if ok { "ok" } else { "error" };
         let label = ResultLabel { result };
         self.status_writes.get_or_create(&label).inc();
+    }
+
+    /// Notes when a certificate ends.
+    pub(crate) fn certificate_ends(&self, certificate: &'static str, at: SystemTime) {
+        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+        let label = CertificateLabel { certificate };
+        self.certificate_expiry.get_or_create(&label).set(seconds);
     }
 
     /// Registers everything; the registry brings the prefix.
@@ -144,6 +164,11 @@ impl Metrics {
             "uninjected_pods",
             "Pods that asked for an evaluator and have none",
             self.uninjected_pods.clone(),
+        );
+        registry.register(
+            "certificate_expiry_timestamp_seconds",
+            "When the certificate in use ends, in seconds since 1970",
+            self.certificate_expiry.clone(),
         );
     }
 }

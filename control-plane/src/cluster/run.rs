@@ -109,6 +109,8 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
     let registry = Arc::new(registry(&hub, &metrics));
 
     let tls = follow_leaf(&mut tasks, &leaf, &shutdown)?;
+    let expiry = tell_expiry(leaf.clone(), authority.clone(), metrics.clone());
+    spawn(&mut tasks, unless(shutdown.clone(), expiry));
     spawn_discovery(
         &mut tasks,
         Discovery {
@@ -467,6 +469,23 @@ fn follow_leaf(
     };
     spawn(tasks, unless(shutdown.clone(), follow));
     Ok(tls)
+}
+
+/// Says when the certificates in use end.
+async fn tell_expiry(
+    mut leaf: watch::Receiver<Arc<ServingLeaf>>,
+    mut authority: watch::Receiver<Arc<Authority>>,
+    metrics: Metrics,
+) {
+    loop {
+        metrics.certificate_ends("serving", leaf.borrow_and_update().not_after);
+        metrics.certificate_ends("authority", authority.borrow_and_update().ends());
+        tokio::select! {
+            Ok(()) = leaf.changed() => {}
+            Ok(()) = authority.changed() => {}
+            else => return,
+        }
+    }
 }
 
 /// The CA bundle as it changes.

@@ -43,6 +43,8 @@ pub struct ServingLeaf {
     pub chain_pem: String,
     /// PEM: its key.
     pub key_pem: String,
+    /// When it ends.
+    pub not_after: SystemTime,
     /// When to make the next one.
     pub renew_at: SystemTime,
 }
@@ -70,6 +72,11 @@ impl Authority {
     /// PEM: whom to trust, during a rotation the old one and the new one.
     pub fn bundle_pem(&self) -> &str {
         &self.bundle_pem
+    }
+
+    /// When the certificate that signs ends.
+    pub fn ends(&self) -> SystemTime {
+        self.ends
     }
 
     /// A serving certificate for the key of a request, with these names and addresses. Names
@@ -115,6 +122,7 @@ impl Authority {
         Ok(ServingLeaf {
             chain_pem: self.chain(&leaf.pem()),
             key_pem: key.serialize_pem(),
+            not_after,
             renew_at: half(now, not_after),
         })
     }
