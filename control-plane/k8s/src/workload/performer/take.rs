@@ -106,10 +106,10 @@ mod tests {
 
     #[test]
     fn what_is_ours_is_written() {
-        let ours = owner("PolicyServer", "s", "1");
+        let ours = [owner("PolicyServer", "s", "1")];
         check(None, &Take::Apply);
-        check(Some(mk(&[ours.clone()], Some("a"))), &Take::Apply);
-        check(Some(mk(&[ours], None)), &Take::Apply);
+        check(Some(mk(&ours, Some("a"))), &Take::Apply);
+        check(Some(mk(&ours, None)), &Take::Apply);
     }
 
     #[test]
