@@ -10,3 +10,4 @@ mod harness;
 mod hot;
 mod life;
 mod trust;
+mod writers;
