@@ -10,14 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Kubectl, crds, keeper::Keeper, pki};
 use crate::{
     PATIENCE, eventually,
     process::{Process, print_log},
     tools::tool,
-    up::free_address,
+    up::{condition, free_address},
 };
 
 /// A running Kubernetes API. All of it goes with this value, or with the test program.
@@ -132,9 +132,9 @@ impl ApiServer {
             let file = file.to_str().expect("paths must be Unicode");
             let apply = ["apply", "--server-side", "--force-conflicts", "-f", file];
             self.kubectl.run(&apply).await;
-            let established = ["wait", "--for=condition=Established", "--timeout=60s"];
-            let wait = [&established[..], &["-f", file]].concat();
-            self.kubectl.run(&wait).await;
+            // `kubectl wait` fails on an object that has no conditions yet.
+            let served = |crd: &Value| condition(crd, "Established")["status"] == "True";
+            self.kubectl.wait(&["-f", file], "served", served).await;
         }
     }
 
