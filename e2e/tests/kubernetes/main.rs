@@ -5,6 +5,7 @@
 mod api;
 mod balancer;
 mod closed;
+mod crds;
 mod definitions;
 mod harness;
 mod hot;
