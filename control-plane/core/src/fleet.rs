@@ -6,7 +6,7 @@
 //! the number of replicas that refused it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -38,6 +38,9 @@ pub struct Fleet {
     exceptions: BTreeMap<RevisionId, BTreeSet<Name>>,
     /// Counted replicas whose last answer refused a version whole.
     refusing: BTreeSet<Name>,
+    /// Replicas in their grace period by its end, so that time passing costs nothing for
+    /// those that are there.
+    leaving: BTreeSet<(Millis, Name)>,
 }
 
 /// Whose answers count.
@@ -157,9 +160,9 @@ pub enum State {
 #[derive(Debug, Default)]
 struct Group {
     snapshot: Option<Arc<Snapshot>>,
-    open: BTreeSet<Name>,
-    grace: BTreeSet<Name>,
-    gone: BTreeSet<Name>,
+    open: HashSet<Name>,
+    grace: HashSet<Name>,
+    gone: HashSet<Name>,
 }
 
 // === impl Fleet ===
@@ -175,6 +178,7 @@ impl Fleet {
             groups: HashMap::new(),
             exceptions: BTreeMap::new(),
             refusing: BTreeSet::new(),
+            leaving: BTreeSet::new(),
         }
     }
 
@@ -192,6 +196,10 @@ impl Fleet {
             self.list(&name);
         }
         for name in dropped {
+            // One that was only waited for is forgotten.
+            if self.link(&name) == Some(Link::Gone) {
+                self.replicas.remove(&name);
+            }
             self.list(&name);
         }
         self.tick(now);
@@ -206,6 +214,8 @@ impl Fleet {
             return;
         }
         self.unlist(&name);
+        self.replicas.entry(name.clone()).or_default();
+        self.relink(&name, Link::Open { stream });
         let replica = self.replicas.entry(name.clone()).or_default();
         // Another process under the name has not said what it serves.
         if replica.node.instance_uid != node.instance_uid {
@@ -214,7 +224,6 @@ impl Fleet {
         replica.before.clone_from(&replica.taken);
         replica.node = node;
         replica.identity = identity;
-        replica.link = Link::Open { stream };
         replica.connected_since = Some(now);
         replica.last_seen = Some(now);
         replica.report = Report::default();
@@ -223,20 +232,32 @@ impl Fleet {
 
     /// A stream said something; a superseded stream's words are void.
     pub fn reported(&mut self, now: Millis, name: &str, stream: u64, report: Report) {
-        if !self.is_open(name, stream) {
+        let Some((name, replica)) = self.replicas.get_key_value(name) else {
+            return;
+        };
+        if replica.link != (Link::Open { stream }) {
             return;
         }
-        let name: Name = name.into();
-        self.unlist(&name);
+        let name = name.clone();
+        // Before its first answer a stream has nothing to say of what was taken.
+        let answered = report.taken.is_some() || report.refused.is_some();
+        let taken = match answered {
+            true => Some(replica.after(&report)),
+            false => replica.taken.clone(),
+        };
+        // Most reports say only that something was sent: then the counts stay as they are.
+        let moves = replica.moves(taken.as_ref(), &report);
+        if moves {
+            self.unlist(&name);
+        }
         if let Some(replica) = self.replicas.get_mut(&name) {
             replica.last_seen = Some(now);
-            // Before its first answer a stream has nothing to say of what was taken.
-            if report.taken.is_some() || report.refused.is_some() {
-                replica.taken = Some(replica.after(&report));
-            }
+            replica.taken = taken;
             replica.report = report;
         }
-        self.list(&name);
+        if moves {
+            self.list(&name);
+        }
     }
 
     /// A replica was heard of outside its stream.
@@ -254,8 +275,8 @@ impl Fleet {
         let name: Name = name.into();
         self.unlist(&name);
         let until = now + self.grace;
+        self.relink(&name, Link::Grace { until });
         if let Some(replica) = self.replicas.get_mut(&name) {
-            replica.link = Link::Grace { until };
             replica.last_seen = Some(now);
             replica.report.outstanding = None;
         }
@@ -264,19 +285,12 @@ impl Fleet {
 
     /// Ends grace periods that are over; true where one ended.
     pub fn tick(&mut self, now: Millis) -> bool {
-        let over = |r: &Replica| matches!(r.link, Link::Grace { until } if until <= now);
-        let ended: Vec<Name> = self
-            .replicas
-            .iter()
-            .filter(|(name, r)| over(r) || (r.link == Link::Gone && !self.expected.contains(*name)))
-            .map(|(name, _)| name.clone())
-            .collect();
+        let over = self.leaving.iter().take_while(|(until, _)| *until <= now);
+        let ended: Vec<Name> = over.map(|(_, name)| name.clone()).collect();
         for name in &ended {
             self.unlist(name);
+            self.relink(name, Link::Gone);
             if self.expected.contains(name) {
-                if let Some(replica) = self.replicas.get_mut(name) {
-                    replica.link = Link::Gone;
-                }
                 self.list(name);
             } else {
                 self.replicas.remove(name);
@@ -287,11 +301,7 @@ impl Fleet {
 
     /// When the next grace period ends.
     pub fn deadline(&self) -> Option<Millis> {
-        let until = |r: &Replica| match r.link {
-            Link::Grace { until } => Some(until),
-            Link::Open { .. } | Link::Gone => None,
-        };
-        self.replicas.values().filter_map(until).min()
+        self.leaving.first().map(|(until, _)| *until)
     }
 
     /// What is true of `revision`.
@@ -415,13 +425,30 @@ impl Fleet {
             && self.exceptions.is_empty()
     }
 
+    fn link(&self, name: &str) -> Option<Link> {
+        self.replicas.get(name).map(|r| r.link)
+    }
+
     fn is_open(&self, name: &str, stream: u64) -> bool {
-        self.replicas.get(name).map(|r| r.link) == Some(Link::Open { stream })
+        self.link(name) == Some(Link::Open { stream })
     }
 
     fn is_connected(&self, name: &str) -> bool {
-        let link = self.replicas.get(name).map(|r| r.link);
-        matches!(link, Some(Link::Open { .. }))
+        matches!(self.link(name), Some(Link::Open { .. }))
+    }
+
+    /// Changes whether a replica is there, and when that ends; it must be out of the counts.
+    fn relink(&mut self, name: &Name, link: Link) {
+        let Some(replica) = self.replicas.get_mut(name) else {
+            return;
+        };
+        let old = std::mem::replace(&mut replica.link, link);
+        if let Link::Grace { until } = old {
+            self.leaving.remove(&(until, name.clone()));
+        }
+        if let Link::Grace { until } = link {
+            self.leaving.insert((until, name.clone()));
+        }
     }
 
     /// Whether the replica's last answer refused whole a version with this revision, which
@@ -474,7 +501,7 @@ impl Fleet {
                 .or_default();
             names.insert(name.clone());
         }
-        if replica.report.refused.as_ref().is_some_and(|r| r.whole) {
+        if replica.report.refuses_whole() {
             self.refusing.insert(name.clone());
         }
     }
@@ -515,6 +542,20 @@ impl Replica {
             snapshot: Arc::new(Snapshot::empty()),
             rejected: Vec::new(),
         })
+    }
+
+    /// Whether this report, after which it has `taken`, changes where it is counted.
+    fn moves(&self, taken: Option<&Taken>, report: &Report) -> bool {
+        let stays = match (&self.taken, taken) {
+            (None, None) => true,
+            (Some(old), Some(new)) => {
+                Arc::ptr_eq(&old.snapshot, &new.snapshot)
+                    && old.rejected.is_empty()
+                    && new.rejected.is_empty()
+            }
+            _ => false,
+        };
+        !stays || self.report.refuses_whole() != report.refuses_whole()
     }
 
     /// What the replica is doing about the `current` version.
@@ -558,7 +599,7 @@ impl Group {
         snapshot.is_some_and(|s| s.contains(revision.as_str()))
     }
 
-    fn side(&mut self, link: Link) -> &mut BTreeSet<Name> {
+    fn side(&mut self, link: Link) -> &mut HashSet<Name> {
         match link {
             Link::Open { .. } => &mut self.open,
             Link::Grace { .. } => &mut self.grace,

@@ -466,6 +466,15 @@ impl Session {
     }
 }
 
+// === impl Report ===
+
+impl Report {
+    /// Whether the last answer took nothing of what it answered.
+    pub fn refuses_whole(&self) -> bool {
+        self.refused.as_ref().is_some_and(|r| r.whole)
+    }
+}
+
 // === impl HeldSet ===
 
 impl Default for HeldSet {
