@@ -3,7 +3,11 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use assent_core::{Digest, PolicyKey};
-use assent_grpc::{Notice, rollout};
+use assent_grpc::{
+    Notice,
+    notice::{self, BATCH},
+    rollout,
+};
 use assent_local::{
     directory::Scan,
     dispatch::{Table, Target},
@@ -18,10 +22,6 @@ use tracing::{debug, error};
 
 use super::{endpoints::Endpoints, machine::Machine, revisions, services};
 use crate::{control::Query, services::client_status, vetting::Outcome};
-
-/// Notices taken at once before anything is decided: a thousand acknowledgements of one
-/// push are one decision.
-const BATCH: usize = 1_024;
 
 /// How soon a failed write of the state is tried again.
 const WRITE_RETRY: Duration = Duration::from_secs(1);
@@ -55,8 +55,10 @@ impl EventLoop {
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 Some(scan) = self.scans.recv() => self.machine.scanned(&scan),
-                n = self.notices.recv_many(&mut batch, BATCH) => {
-                    debug!(n, "notices");
+                _ = self.notices.recv_many(&mut batch, BATCH) => {
+                    // A thousand acknowledgements of one push are one decision.
+                    notice::gather(&mut self.notices, &mut batch).await;
+                    debug!(n = batch.len(), "notices");
                     for notice in batch.drain(..) {
                         self.machine.drive.notice(notice);
                     }
