@@ -1,7 +1,11 @@
 //! The one place where decisions become deeds: events go into the plane, and what it says
 //! is to be done is done, in order.
 
-use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::SystemTime,
+};
 
 use assent_core::{
     Snapshot,
@@ -16,7 +20,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     clock::Clock,
-    metrics::{Metrics, ServerLabel, StateLabels},
+    metrics::{Metrics, POLICY_STATES, ServerLabel, StateLabels},
 };
 
 #[cfg(test)]
@@ -46,6 +50,8 @@ pub(crate) struct Drive<P> {
     changes: watch::Sender<u64>,
     transitions: BTreeMap<PolicyId, Transitions>,
     unpublished: BTreeMap<Arc<str>, Arc<Snapshot>>,
+    /// PolicyServers that gauges tell of.
+    measured: BTreeSet<String>,
 }
 
 // === impl Drive ===
@@ -62,6 +68,7 @@ impl<P: Performer> Drive<P> {
             changes: watch::Sender::new(0),
             transitions: BTreeMap::new(),
             unpublished: BTreeMap::new(),
+            measured: BTreeSet::new(),
         }
     }
 
@@ -196,7 +203,7 @@ impl<P: Performer> Drive<P> {
 
     /// Brings gauges up to date. It looks at every replica and policy, so it is done when
     /// somebody reads the metrics, not when something changes.
-    pub(crate) fn measure(&self) {
+    pub(crate) fn measure(&mut self) {
         for (name, server) in self.plane.servers() {
             let current = server.version();
             for state in State::ALL {
@@ -212,13 +219,26 @@ impl<P: Performer> Drive<P> {
                 self.metrics.replicas.get_or_create(&labels).set(count);
             }
         }
-        self.measure_policies();
+        let counted = self.measure_policies();
+        self.forget_servers(counted);
     }
 
-    fn measure_policies(&self) {
+    /// Drops the gauges of PolicyServers that are gone: they would tell their last value for
+    /// ever.
+    fn forget_servers(&mut self, counted: BTreeSet<String>) {
+        let servers = self.plane.servers().map(|(name, _)| name.to_string());
+        let now: BTreeSet<String> = servers.chain(counted).collect();
+        for gone in self.measured.difference(&now) {
+            self.metrics.forget_server(gone);
+        }
+        self.measured = now;
+    }
+
+    /// Counts policies by state; returns the PolicyServers that they name.
+    fn measure_policies(&self) -> BTreeSet<String> {
         let mut counts: BTreeMap<(String, &'static str), i64> = BTreeMap::new();
         for (name, _) in self.plane.servers() {
-            for state in ["enforced", "progressing", "refused"] {
+            for state in POLICY_STATES {
                 counts.insert((name.to_string(), state), 0);
             }
         }
@@ -240,13 +260,14 @@ impl<P: Performer> Drive<P> {
             };
             *counts.entry((server.to_string(), state)).or_default() += 1;
         }
-        for ((policy_server, state), count) in counts {
+        for ((policy_server, state), count) in &counts {
             let labels = StateLabels {
-                policy_server,
+                policy_server: policy_server.clone(),
                 state,
             };
-            self.metrics.policies.get_or_create(&labels).set(count);
+            self.metrics.policies.get_or_create(&labels).set(*count);
         }
+        counts.into_keys().map(|(server, _)| server).collect()
     }
 }
 

@@ -2,11 +2,15 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use assent_core::fleet::State;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Registry, Unit},
 };
+
+/// What policies are counted by.
+pub(crate) const POLICY_STATES: [&str; 3] = ["enforced", "progressing", "refused"];
 
 /// Label `policy_server`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -102,6 +106,23 @@ impl Metrics {
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
         let label = CertificateLabel { certificate };
         self.certificate_expiry.get_or_create(&label).set(seconds);
+    }
+
+    /// The PolicyServer is gone, and so is everything that is told of it.
+    pub(crate) fn forget_server(&self, server: &str) {
+        self.snapshot_version.remove(&ServerLabel {
+            policy_server: server.to_owned(),
+        });
+        let labels = |state| StateLabels {
+            policy_server: server.to_owned(),
+            state,
+        };
+        for state in State::ALL {
+            self.replicas.remove(&labels(state.as_str()));
+        }
+        for state in POLICY_STATES {
+            self.policies.remove(&labels(state));
+        }
     }
 
     /// Registers everything; the registry brings the prefix.

@@ -12,7 +12,10 @@ use assent_grpc::{
     certificate::{Certificates, Signer},
     modules::{Artefact, ModuleBytes, ModuleSource, ModuleStat, Modules},
     rollout::{self, RevisionRow, Rollout, Rollouts, Undone},
-    status::{ClientStatus, ConditionRow, Page, PolicyRow, Query as StatusQuery, StatusSource},
+    status::{
+        ClientStatus, ConditionRow, Page, PolicyRow, Query as StatusQuery, StatusSource,
+        Unavailable,
+    },
 };
 use assent_modules::store::Store;
 use async_trait::async_trait;
@@ -110,9 +113,9 @@ impl ModuleSource for Blobs {
 
 #[async_trait]
 impl StatusSource for Control {
-    async fn client_status(&self, query: StatusQuery) -> Option<Page> {
+    async fn client_status(&self, query: StatusQuery) -> Result<Option<Page>, Unavailable> {
         let asked = self.ask(|answer| Query::ClientStatus(query, answer)).await;
-        asked.ok().flatten()
+        asked.map_err(|ended| Unavailable(ended.to_string()))
     }
 
     fn changes(&self) -> watch::Receiver<u64> {

@@ -1,5 +1,5 @@
 //! The accept loop: handshakes side by side, each with a deadline; a bounded number of
-//! connections.
+//! connections. Whoever does not begin to speak HTTP/2 in time gives its place back.
 
 use std::{
     io,
@@ -11,20 +11,19 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    sync::{OwnedSemaphorePermit, Semaphore},
 };
 use tokio_rustls::server::TlsStream;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    conn::{Conn, KillableIo, Peer},
+    conn::{Conn, KillableIo, PREFACE, Peer},
+    connection::Http2,
+    metrics::{Metrics, Unserved},
     tls::Tls,
 };
-
-/// A TLS handshake takes two round trips; who needs longer than this is not one of ours.
-const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// After a failed accept (no descriptors left, say) wait a little instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -43,12 +42,15 @@ pub(crate) enum MaybeTls {
 }
 
 /// What an accept loop needs.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Acceptor {
     pub(crate) tls: Option<Tls>,
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) connections: Connections,
-    pub(crate) out: mpsc::Sender<Io>,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) deadline: Duration,
+    pub(crate) http2: Http2,
+    pub(crate) metrics: Metrics,
     pub(crate) stop: CancellationToken,
 }
 
@@ -63,7 +65,10 @@ impl Acceptor {
                 let slot = self.slots.clone().acquire_owned().await;
                 let slot = slot.expect("the semaphore must stay open");
                 match listener.accept().await {
-                    Ok((tcp, address)) => self.clone().greet(tcp, address, slot),
+                    Ok((tcp, address)) => {
+                        let greeting = self.clone().greet(tcp, address, slot);
+                        self.tasks.spawn(greeting);
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "failed to accept a connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -77,28 +82,69 @@ impl Acceptor {
         }
     }
 
-    fn greet(self, tcp: TcpStream, address: SocketAddr, slot: OwnedSemaphorePermit) {
-        tokio::spawn(async move {
-            let handshake = tokio::time::timeout(HANDSHAKE_DEADLINE, self.handshake(tcp)).await;
-            let io = match handshake {
-                Ok(Ok(io)) => io,
-                Ok(Err(error)) => return tracing::debug!(%address, %error, "handshake failed"),
-                Err(_) => return tracing::debug!(%address, "handshake took too long"),
-            };
-            let conn = Arc::new(Conn::default());
-            self.connections.add(&conn);
-            let io = KillableIo::new(io, Peer::new(address, conn), slot);
+    /// Serves a connection whose handshake is good. That runs in a task of its own, which
+    /// is no larger than it has to be for all the time that follows.
+    async fn greet(self, tcp: TcpStream, address: SocketAddr, slot: OwnedSemaphorePermit) {
+        let handshake = tokio::time::timeout(self.deadline, self.handshake(tcp));
+        let handshake = tokio::select! {
+            handshake = handshake => handshake.unwrap_or(Err(Unserved::TooSlow)),
             // A server that is ending takes no more.
-            let _ = self.out.send(io).await;
-        });
+            () = self.stop.cancelled() => return,
+        };
+        let io = match handshake {
+            Ok(io) => io,
+            Err(why) => {
+                self.metrics.unserved(why);
+                return tracing::debug!(%address, ?why, "not served");
+            }
+        };
+        let conn = Arc::new(Conn::default());
+        self.connections.add(&conn);
+        let peer = Peer::new(address, conn);
+        let io = KillableIo::new(io, peer.clone(), slot);
+        self.tasks.spawn(self.http2.serve(io, peer, self.stop));
     }
 
-    async fn handshake(&self, tcp: TcpStream) -> io::Result<MaybeTls> {
+    async fn handshake(&self, tcp: TcpStream) -> Result<MaybeTls, Unserved> {
         // Responses are written whole; waiting for more only delays them.
-        tcp.set_nodelay(true)?;
-        match &self.tls {
-            None => Ok(MaybeTls::Plain(tcp)),
-            Some(tls) => Ok(MaybeTls::Tls(Box::new(tls.acceptor().accept(tcp).await?))),
+        tcp.set_nodelay(true).map_err(|_| Unserved::Closed)?;
+        let mut io = match &self.tls {
+            None => MaybeTls::Plain(tcp),
+            Some(tls) => {
+                let accepted = tls.acceptor().accept(tcp).await;
+                MaybeTls::Tls(Box::new(accepted.map_err(|e| Unserved::from_tls(&e))?))
+            }
+        };
+        read_preface(&mut io).await?;
+        Ok(io)
+    }
+}
+
+/// Reads what every HTTP/2 connection begins with, and not a byte more: whoever serves the
+/// connection is given it again.
+async fn read_preface(io: &mut (impl AsyncRead + Unpin)) -> Result<(), Unserved> {
+    let mut expected = PREFACE;
+    let mut buffer = [0; PREFACE.len()];
+    while !expected.is_empty() {
+        let read = io.read(&mut buffer[..expected.len()]).await;
+        let read = read.map_err(|_| Unserved::Closed)?;
+        if read == 0 {
+            return Err(Unserved::Closed);
+        }
+        expected = expected
+            .strip_prefix(&buffer[..read])
+            .ok_or(Unserved::NotHttp2)?;
+    }
+    Ok(())
+}
+
+// === impl Unserved ===
+
+impl Unserved {
+    fn from_tls(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => Unserved::Closed,
+            _ => Unserved::Tls,
         }
     }
 }

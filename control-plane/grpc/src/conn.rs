@@ -14,7 +14,9 @@ use std::{
 
 use futures::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tonic::transport::server::Connected;
+
+/// What a client sends first on an HTTP/2 connection.
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Who is at the other end; in the extensions of every request.
 #[derive(Clone, Debug)]
@@ -39,6 +41,8 @@ pub(crate) struct Use(Arc<Conn>);
 #[derive(Debug)]
 pub(crate) struct KillableIo<IO, G> {
     io: IO,
+    /// What of the preface, which was read before, is still to be handed out.
+    preface: &'static [u8],
     peer: Peer,
     _guard: G,
 }
@@ -97,20 +101,14 @@ impl Drop for Use {
 // === impl KillableIo ===
 
 impl<IO, G> KillableIo<IO, G> {
+    /// `io` is at the end of the preface.
     pub(crate) fn new(io: IO, peer: Peer, guard: G) -> Self {
         Self {
             io,
+            preface: PREFACE,
             peer,
             _guard: guard,
         }
-    }
-}
-
-impl<IO, G> Connected for KillableIo<IO, G> {
-    type ConnectInfo = Peer;
-
-    fn connect_info(&self) -> Peer {
-        self.peer.clone()
     }
 }
 
@@ -121,6 +119,14 @@ impl<IO: AsyncRead + Unpin, G: Unpin> AsyncRead for KillableIo<IO, G> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.peer.conn.check(cx)?;
+        if !self.preface.is_empty() {
+            let (now, later) = self
+                .preface
+                .split_at(buf.remaining().min(self.preface.len()));
+            buf.put_slice(now);
+            self.preface = later;
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.io).poll_read(cx, buf)
     }
 }

@@ -22,6 +22,7 @@ use tracing::Instrument as _;
 
 use crate::{
     auth::{Access, Authenticator, Gate},
+    connection::Counted,
     encode::Content,
     from_proto::{self, Request},
     hub::Hub,
@@ -66,7 +67,9 @@ impl Discovery {
             Ok(response) => response,
             Err(status) => {
                 self.hub.metrics().refused(status.code());
-                status.into_http()
+                let mut response = status.into_http();
+                response.extensions_mut().insert(Counted);
+                response
             }
         }
     }

@@ -34,6 +34,9 @@ pub(crate) trait Request: prost::Message + Default + Send + 'static {
     /// It as a first message.
     fn into_first(self) -> Result<First, Error>;
 
+    /// Whether a part of it will be cut off where it is a later message.
+    fn is_oversized(&self) -> bool;
+
     /// It as a later message.
     fn into_answer(self) -> Answer;
 }
@@ -112,6 +115,10 @@ impl Request for v1::DeltaPolicyDiscoveryRequest {
         })
     }
 
+    fn is_oversized(&self) -> bool {
+        is_oversized(self.error_detail.as_ref(), &self.rejected)
+    }
+
     fn into_answer(self) -> Answer {
         answer(
             self.response_nonce,
@@ -135,6 +142,10 @@ impl Request for v1::PolicyDiscoveryRequest {
             version: self.version_info,
             held: BTreeMap::new(),
         })
+    }
+
+    fn is_oversized(&self) -> bool {
+        is_oversized(self.error_detail.as_ref(), &self.rejected)
     }
 
     fn into_answer(self) -> Answer {
@@ -170,6 +181,14 @@ fn answer(
         rejected: rejected.into_iter().map(rejection).collect(),
         truncated: truncated || too_many,
     }
+}
+
+fn is_oversized(error: Option<&rpc::Status>, rejected: &[v1::RejectedPolicy]) -> bool {
+    let texts = rejected.iter().filter_map(|r| r.status.as_ref());
+    rejected.len() > MAX_REJECTED
+        || texts
+            .chain(error)
+            .any(|status| status.message.len() > MAX_ERROR_BYTES)
 }
 
 fn failure(status: rpc::Status) -> Failure {

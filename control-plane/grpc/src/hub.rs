@@ -17,7 +17,12 @@ use tokio::{
 };
 use tonic::{Status, metadata::MetadataValue};
 
-use crate::{frames::Published, metrics::Metrics, notice::Notice, registry::Registry};
+use crate::{
+    frames::Published,
+    metrics::{Metrics, ServerMetrics},
+    notice::Notice,
+    registry::Registry,
+};
 
 /// Where a standby says who the leader is.
 pub const LEADER_METADATA: &str = "assent-leader";
@@ -89,6 +94,7 @@ pub(crate) struct Inner {
 pub(crate) struct Server {
     pub(crate) name: Name,
     pub(crate) published: watch::Sender<Option<Arc<Published>>>,
+    pub(crate) metrics: ServerMetrics,
 }
 
 // === impl Hub ===
@@ -121,8 +127,11 @@ impl Hub {
 
     /// The PolicyServer is gone: its streams end with NOT_FOUND.
     pub fn remove_server(&self, name: &str) {
-        let removed = self.write_servers().remove(name);
+        let mut servers = self.write_servers();
+        let removed = servers.remove(name);
         if removed.is_some() {
+            self.0.metrics.remove_server(name);
+            drop(servers);
             self.0.streams.close_server(name, &not_found(name));
             self.bump();
         }
@@ -256,11 +265,17 @@ impl Hub {
             return server.clone();
         }
         let name: Name = name.into();
-        let server = Arc::new(Server {
-            name: name.clone(),
-            published: watch::Sender::new(None),
-        });
-        let server = self.write_servers().entry(name).or_insert(server).clone();
+        let new = |name: &Name| {
+            Arc::new(Server {
+                name: name.clone(),
+                published: watch::Sender::new(None),
+                metrics: self.0.metrics.server(name),
+            })
+        };
+        // Its series are made and removed under the lock, so that they live as long as it.
+        let mut servers = self.write_servers();
+        let server = servers.entry(name).or_insert_with_key(new).clone();
+        drop(servers);
         self.bump();
         server
     }

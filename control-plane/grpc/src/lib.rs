@@ -9,6 +9,7 @@ mod accept;
 pub mod auth;
 pub mod certificate;
 pub mod conn;
+mod connection;
 mod discovery;
 mod encode;
 pub mod exposure;

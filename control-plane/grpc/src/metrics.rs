@@ -7,6 +7,9 @@ use prometheus_client::{
     registry::Registry,
 };
 
+#[cfg(test)]
+mod tests;
+
 /// Metrics of the discovery service. Clones share their values.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
@@ -18,6 +21,56 @@ pub struct Metrics {
     pushes: Family<Kind, Counter>,
     push_bytes: Counter,
     refused: Family<Refusal, Counter>,
+    refused_calls: Family<Refusal, Counter>,
+    first_messages: Family<Reason, Counter>,
+    connections: Family<Reason, Counter>,
+    cut: Counter,
+    throttled: Counter,
+}
+
+/// What is counted for each PolicyServer, without looking its series up each time. Once the
+/// PolicyServer is gone, so are the series, and late streams count into nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerMetrics {
+    streams: Gauge,
+    acks: Counter,
+    nacks: Counter,
+}
+
+/// Why a connection was not served, or not any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Unserved {
+    /// Its TLS handshake failed.
+    Tls,
+    /// It spoke something else than HTTP/2.
+    NotHttp2,
+    /// It did not come to the point.
+    TooSlow,
+    /// It went away before.
+    Closed,
+    /// It broke the rules of HTTP/2 and was ended.
+    Broken,
+}
+
+/// What was wrong with a first message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum BadFirst {
+    /// None came.
+    Missing,
+    /// It is no message, or too long for one.
+    Unreadable,
+    /// It does not say who sends it.
+    NoNode,
+    /// It says so at too great a length.
+    LargeNode,
+    /// The name is none.
+    BadId,
+    /// It claims to hold more than anyone may list.
+    TooManyHeld,
+    /// The credential is of somebody else.
+    Identity,
+    /// There is no such PolicyServer.
+    UnknownServer,
 }
 
 /// What was pushed.
@@ -55,6 +108,11 @@ struct Refusal {
     code: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
 // === impl Metrics ===
 
 impl Metrics {
@@ -85,14 +143,55 @@ impl Metrics {
             "Streams refused or ended",
             self.refused.clone(),
         );
+        self.register_bad_input(registry);
     }
 
-    pub(crate) fn opened(&self, server: &str) {
-        self.streams.get_or_create(&Server::new(server)).inc();
+    fn register_bad_input(&self, registry: &mut Registry) {
+        registry.register(
+            "refused_calls",
+            "Calls other than streams that were refused",
+            self.refused_calls.clone(),
+        );
+        registry.register(
+            "first_message_errors",
+            "Streams refused for what their first message said",
+            self.first_messages.clone(),
+        );
+        registry.register(
+            "refused_connections",
+            "Connections that did not speak HTTP/2",
+            self.connections.clone(),
+        );
+        registry.register(
+            "cut_messages",
+            "Answers that were longer than is kept",
+            self.cut.clone(),
+        );
+        registry.register(
+            "throttled",
+            "Times that a stream sent more than is read in a second",
+            self.throttled.clone(),
+        );
     }
 
-    pub(crate) fn closed(&self, server: &str) {
-        self.streams.get_or_create(&Server::new(server)).dec();
+    /// The series of a PolicyServer, which begin at zero.
+    pub(crate) fn server(&self, server: &str) -> ServerMetrics {
+        ServerMetrics {
+            streams: self.streams.get_or_create_owned(&Server::new(server)),
+            acks: self.acks.get_or_create_owned(&Answer::new(server, "ack")),
+            nacks: self.acks.get_or_create_owned(&Answer::new(server, "nack")),
+        }
+    }
+
+    /// The PolicyServer is gone: a series that stayed would tell its last value for ever.
+    pub(crate) fn remove_server(&self, server: &str) {
+        self.streams.remove(&Server::new(server));
+        for result in ["ack", "nack"] {
+            self.acks.remove(&Answer::new(server, result));
+        }
+        for stage in Stage::ALL {
+            self.nacks.remove(&Nack::new(server, stage));
+        }
     }
 
     pub(crate) fn pushed(&self, push: Push, bytes: usize) {
@@ -107,12 +206,37 @@ impl Metrics {
         self.refused.get_or_create(&Refusal { code }).inc();
     }
 
-    pub(crate) fn count(&self, server: &str, event: Event) {
+    pub(crate) fn refused_call(&self, code: tonic::Code) {
+        let code = format!("{code:?}");
+        self.refused_calls.get_or_create(&Refusal { code }).inc();
+    }
+
+    pub(crate) fn refused_first(&self, bad: BadFirst) {
+        let reason = bad.as_str();
+        self.first_messages.get_or_create(&Reason { reason }).inc();
+    }
+
+    pub(crate) fn unserved(&self, why: Unserved) {
+        let reason = why.as_str();
+        self.connections.get_or_create(&Reason { reason }).inc();
+    }
+
+    pub(crate) fn cut(&self) {
+        self.cut.inc();
+    }
+
+    pub(crate) fn throttled(&self) {
+        self.throttled.inc();
+    }
+
+    pub(crate) fn count(&self, server: &str, counts: &ServerMetrics, event: Event) {
         match event {
-            Event::Ack => self.answered(server, "ack"),
+            Event::Ack => {
+                counts.acks.inc();
+            }
             Event::Nack(stage) => {
-                self.answered(server, "nack");
-                self.nacked(server, stage);
+                counts.nacks.inc();
+                self.nacks.get_or_create(&Nack::new(server, stage)).inc();
             }
             Event::StaleNonce => {
                 self.stale_nonces.inc();
@@ -122,22 +246,48 @@ impl Metrics {
             }
         }
     }
+}
 
-    fn answered(&self, server: &str, result: &'static str) {
-        let policy_server = server.to_owned();
-        let labels = Answer {
-            policy_server,
-            result,
-        };
-        self.acks.get_or_create(&labels).inc();
+// === impl ServerMetrics ===
+
+impl ServerMetrics {
+    pub(crate) fn opened(&self) {
+        self.streams.inc();
     }
 
-    fn nacked(&self, server: &str, stage: Stage) {
-        let labels = Nack {
-            policy_server: server.to_owned(),
-            stage: stage.as_str(),
-        };
-        self.nacks.get_or_create(&labels).inc();
+    pub(crate) fn closed(&self) {
+        self.streams.dec();
+    }
+}
+
+// === impl Unserved ===
+
+impl Unserved {
+    fn as_str(self) -> &'static str {
+        match self {
+            Unserved::Tls => "tls",
+            Unserved::NotHttp2 => "not_http2",
+            Unserved::TooSlow => "too_slow",
+            Unserved::Closed => "closed",
+            Unserved::Broken => "broken",
+        }
+    }
+}
+
+// === impl BadFirst ===
+
+impl BadFirst {
+    fn as_str(self) -> &'static str {
+        match self {
+            BadFirst::Missing => "missing",
+            BadFirst::Unreadable => "unreadable",
+            BadFirst::NoNode => "no_node",
+            BadFirst::LargeNode => "large_node",
+            BadFirst::BadId => "bad_id",
+            BadFirst::TooManyHeld => "too_many_held",
+            BadFirst::Identity => "identity",
+            BadFirst::UnknownServer => "unknown_server",
+        }
     }
 }
 
@@ -163,37 +313,24 @@ impl Server {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
+// === impl Answer ===
 
-    #[test]
-    fn series_have_their_documented_names() {
-        let metrics = Metrics::default();
-        metrics.opened("default");
-        metrics.count("default", Event::Ack);
-        metrics.count("default", Event::Nack(Stage::Compile));
-        metrics.count("default", Event::StaleNonce);
-        metrics.count("default", Event::UnknownNonce);
-        metrics.pushed(Push::NoChange, 7);
-        metrics.refused(tonic::Code::NotFound);
-        let mut registry = Registry::default();
-        metrics.register(registry.sub_registry_with_prefix("assent"));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        for line in [
-            r#"assent_discovery_streams{policy_server="default"} 1"#,
-            r#"assent_discovery_acks_total{policy_server="default",result="ack"} 1"#,
-            r#"assent_discovery_acks_total{policy_server="default",result="nack"} 1"#,
-            r#"assent_discovery_nacks_total{policy_server="default",stage="compile"} 1"#,
-            "assent_discovery_stale_nonces_total 1",
-            "assent_discovery_protocol_errors_total 1",
-            r#"assent_discovery_pushes_total{kind="no_change"} 1"#,
-            "assent_discovery_push_bytes_total 7",
-            r#"assent_discovery_refused_streams_total{code="NotFound"} 1"#,
-        ] {
-            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+impl Answer {
+    fn new(policy_server: &str, result: &'static str) -> Self {
+        Self {
+            policy_server: policy_server.to_owned(),
+            result,
+        }
+    }
+}
+
+// === impl Nack ===
+
+impl Nack {
+    fn new(policy_server: &str, stage: Stage) -> Self {
+        Self {
+            policy_server: policy_server.to_owned(),
+            stage: stage.as_str(),
         }
     }
 }

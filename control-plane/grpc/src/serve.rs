@@ -2,18 +2,14 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use tokio::{
-    net::TcpListener,
-    sync::{Semaphore, mpsc},
-    task::JoinHandle,
-};
-use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
-use tokio_util::sync::CancellationToken;
-use tonic::{body::Body, server::NamedService, service::Routes, transport::Server};
+use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::{body::Body, server::NamedService, service::Routes};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
     accept::{Acceptor, Connections},
+    connection::Http2,
     discovery::Discovery,
     hub::{Hub, Serving},
     tls::Tls,
@@ -27,6 +23,8 @@ pub struct Options {
     pub keepalive_interval: Duration,
     /// See `keepalive_interval`.
     pub keepalive_timeout: Duration,
+    /// How long a connection may take until it speaks HTTP/2, TLS included.
+    pub handshake_deadline: Duration,
     /// More connections wait in the kernel's queue.
     pub max_connections: usize,
     /// Requests at a time on one connection.
@@ -53,9 +51,6 @@ pub enum Error {
     /// The descriptors of this build are broken.
     #[error("failed to set up reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The transport failed.
-    #[error("failed to serve: {0}")]
-    Transport(#[from] tonic::transport::Error),
 }
 
 /// Serves until `shutdown`, then drains: GOAWAY to every connection, UNAVAILABLE to every
@@ -68,8 +63,9 @@ pub async fn serve(
     options: Options,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
-    // A few finished handshakes may wait for the server to look at them.
-    let (out, incoming) = mpsc::channel(64);
+    let (routes, health) = services.finish(&hub)?;
+    let health = AbortOnDrop(tokio::spawn(health));
+    let tasks = TaskTracker::new();
     let connections = Connections::default();
     let acceptor = Acceptor {
         tls,
@@ -77,26 +73,24 @@ pub async fn serve(
             options.max_connections.min(Semaphore::MAX_PERMITS),
         )),
         connections: connections.clone(),
-        out,
+        tasks: tasks.clone(),
+        deadline: options.handshake_deadline,
+        http2: Http2::new(&options, routes, hub.metrics().clone()),
+        metrics: hub.metrics().clone(),
         stop: shutdown.clone(),
     };
     for listener in listeners {
-        tokio::spawn(acceptor.clone().run(listener));
+        tasks.spawn(acceptor.clone().run(listener));
     }
-    drop(acceptor);
-    let (routes, health) = services.finish(&hub)?;
-    let health = AbortOnDrop(tokio::spawn(health));
-    let incoming = ReceiverStream::new(incoming).map(Ok::<_, Infallible>);
-    let signal = shutdown.clone().cancelled_owned();
-    let server = options.server().add_routes(routes);
-    let server = server.serve_with_incoming_shutdown(incoming, signal);
-    let ended = tokio::select! {
-        ended = server => ended,
-        () = drain(&hub, &options, &shutdown) => Ok(()),
-    };
+    tasks.close();
+    tokio::select! {
+        // Accepting ends with `shutdown`, connections when their clients have left.
+        () = tasks.wait() => {}
+        () = drain(&hub, &options, &shutdown) => {}
+    }
     drop(health);
     connections.kill_all();
-    Ok(ended?)
+    Ok(())
 }
 
 /// Ends when the time for draining is over.
@@ -127,21 +121,15 @@ async fn follow_health(hub: Hub, reporter: HealthReporter, names: Vec<&'static s
 
 // === impl Options ===
 
-impl Options {
-    fn server(&self) -> Server {
-        Server::builder()
-            .http2_keepalive_interval(Some(self.keepalive_interval))
-            .http2_keepalive_timeout(Some(self.keepalive_timeout))
-            .max_concurrent_streams(self.max_concurrent_streams)
-    }
-}
-
 impl Default for Options {
     fn default() -> Self {
         Self {
             // Twice this is below the 40 s in which a vanished peer must be noticed.
             keepalive_interval: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(10),
+            // A TLS handshake takes two round trips; who needs longer than this is not one
+            // of ours.
+            handshake_deadline: Duration::from_secs(10),
             max_connections: 20_000,
             // One connection may stand for a whole fleet behind a proxy or a load client.
             max_concurrent_streams: 100_000,

@@ -40,11 +40,16 @@ const STREAM_INTERVAL: Duration = Duration::from_millis(100);
 #[tonic::async_trait]
 pub trait StatusSource: Send + Sync + 'static {
     /// What `query` asks for; none where there is no such PolicyServer.
-    async fn client_status(&self, query: Query) -> Option<Page>;
+    async fn client_status(&self, query: Query) -> Result<Option<Page>, Unavailable>;
 
     /// Changes whenever an answer may have changed.
     fn changes(&self) -> watch::Receiver<u64>;
 }
+
+/// The state cannot be asked now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unavailable(pub String);
 
 /// The service.
 #[derive(Clone)]
@@ -104,7 +109,7 @@ impl client_status_service_server::ClientStatusService for ClientStatus {
     ) -> Result<Response<ClientStatusResponse>, Status> {
         let query = self.admit(request, PAGE_SIZE, MAX_PAGE_SIZE).await?;
         let server = query.server.clone();
-        let page = self.source.client_status(query).await;
+        let page = self.source.client_status(query).await?;
         let page = page.ok_or_else(|| not_found(&server))?;
         Ok(Response::new(to_proto::response(&page)))
     }
@@ -159,7 +164,7 @@ impl Follower {
             self.wait().await?;
         }
         self.hub.check_serving()?;
-        let page = self.source.client_status(self.query.clone()).await;
+        let page = self.source.client_status(self.query.clone()).await?;
         let page = page.ok_or_else(|| not_found(&self.query.server))?;
         let response = to_proto::response(&page);
         if self.last.as_ref() == Some(&response) {
@@ -180,6 +185,14 @@ impl Follower {
         self.changes.borrow_and_update();
         self.epoch.borrow_and_update();
         Ok(())
+    }
+}
+
+// === impl Unavailable ===
+
+impl From<Unavailable> for Status {
+    fn from(error: Unavailable) -> Self {
+        Status::unavailable(error.to_string())
     }
 }
 

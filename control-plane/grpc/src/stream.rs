@@ -11,6 +11,7 @@ use crate::{
     frames::{self, Published},
     from_proto::Request,
     hub::{Hub, not_found, not_synced},
+    metrics::ServerMetrics,
     notice::Notice,
     pipe::Pipe,
     registry::Registered,
@@ -27,6 +28,7 @@ use timing::Timing;
 struct Stream<R> {
     hub: Hub,
     registered: Registered,
+    metrics: ServerMetrics,
     /// Enough to tell whether a repeated node is the same.
     node: u64,
     published: watch::Receiver<Option<Arc<Published>>>,
@@ -46,11 +48,11 @@ struct Over;
 // === impl Stream ===
 
 impl<R: Request> Stream<R> {
-    async fn run(mut self) {
-        let server = self.registered.key.server.clone();
-        self.hub.metrics().opened(&server);
+    /// Boxed, so that there is one of it in memory and not one for each step of its life.
+    async fn run(mut self: Box<Self>) {
+        self.metrics.opened();
         let Over = self.drive().await;
-        self.hub.metrics().closed(&server);
+        self.metrics.closed();
         self.retire().await;
     }
 
@@ -114,7 +116,12 @@ impl<R: Request> Stream<R> {
             }
             Err(status) => return Err(self.end(open::unreadable(status))),
         };
-        self.timing.read();
+        if self.timing.read() {
+            self.hub.metrics().throttled();
+        }
+        if message.is_oversized() {
+            self.hub.metrics().cut();
+        }
         if let Some(node) = message.take_node()
             && node_hash(node) != Some(self.node)
         {
@@ -143,7 +150,7 @@ impl<R: Request> Stream<R> {
                 Output::Send(response) => self.send(&response),
                 Output::Count(event) => {
                     let server = &self.registered.key.server;
-                    self.hub.metrics().count(server, event);
+                    self.hub.metrics().count(server, &self.metrics, event);
                 }
                 Output::Report(report) => last = Some(report),
             }
@@ -193,7 +200,7 @@ impl<R: Request> Stream<R> {
 
     /// Takes leave: from here on the replica is disconnected, and if the client does not
     /// even take the end, its connection goes too.
-    async fn retire(self) {
+    async fn retire(self: Box<Self>) {
         let Stream {
             hub,
             registered,
@@ -203,7 +210,7 @@ impl<R: Request> Stream<R> {
             timing,
             requests,
             ..
-        } = self;
+        } = *self;
         let code = pipe.end_code();
         if let Some(code) = code.filter(|code| *code != tonic::Code::Ok) {
             hub.metrics().refused(code);

@@ -19,6 +19,7 @@ use std::{
 
 use assent_core::digest::Digest;
 use bytes::Bytes;
+use prometheus_client::registry::Registry;
 
 use self::{cache::Cache, disk::Disk};
 
@@ -137,6 +138,15 @@ impl Store {
             cache: Arc::new(Mutex::new(Cache::new(cache_bytes))),
             loading: Arc::default(),
         })
+    }
+
+    /// Enters what the store counts into `registry`, whose prefix is the caller's.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "modules_damaged",
+            "Stored modules and artefacts that did not match their digest and were not served",
+            self.disk.damaged().clone(),
+        );
     }
 
     /// A module in the store below `dir`, verified. Changes nothing there, so that the

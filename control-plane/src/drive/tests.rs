@@ -153,3 +153,24 @@ fn the_last_answer_flips_and_the_flip_is_published() {
     let (status, _) = drive.status(&mk_policy().0).unwrap();
     assert_eq!(status.condition("Enforced").unwrap().status, Truth::True);
 }
+
+#[test]
+fn gauges_of_a_removed_server_go() {
+    let mut drive = mk_drive();
+    let mut registry = prometheus_client::registry::Registry::default();
+    drive.metrics.register(&mut registry);
+    let told = |drive: &mut Drive<Store>| {
+        drive.settle();
+        drive.measure();
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text.contains("policy_server=\"extra\"")
+    };
+    drive.apply(Event::ServerAdded {
+        server: "extra".into(),
+        counting: Counting::Everyone,
+    });
+    assert!(told(&mut drive));
+    drive.apply(Event::ServerRemoved("extra".into()));
+    assert!(!told(&mut drive));
+}

@@ -106,8 +106,8 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
     let hub = Hub::new(config, identity(), notices);
     let metrics = Metrics::default();
     metrics.leader.set(1);
-    let registry = Arc::new(registry(&hub, &metrics));
     let store = Store::open(&state).context("failed to open the module store")?;
+    let registry = Arc::new(registry(&hub, &metrics, &store));
 
     let (outcomes, outcomes_rx) = mpsc::channel(64);
     let vetting = Vetting::new(store.clone(), vetter, metrics.clone(), outcomes);
@@ -247,9 +247,10 @@ fn parse_options() -> parse::Options {
     }
 }
 
-fn registry(hub: &Hub, metrics: &Metrics) -> Registry {
+fn registry(hub: &Hub, metrics: &Metrics, store: &Store) -> Registry {
     let mut registry = Registry::with_prefix("assent");
     hub.metrics().register(&mut registry);
+    store.register(&mut registry);
     metrics.register(&mut registry);
     registry
 }

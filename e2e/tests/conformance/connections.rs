@@ -11,6 +11,7 @@ use std::{
 use assent_e2e::{
     Delta, Ground, Options, Up,
     client::{first, node},
+    eventually,
 };
 use assent_proto::v1::{self, ReplicaState};
 use tokio::{
@@ -128,6 +129,11 @@ async fn garbage_on_the_port_disturbs_nobody() {
     }
     ground.apply("b", "{}").await;
     stream.follow_active(&ground.key("b"), 1).await;
+    for reason in ["not_http2", "closed", "broken"] {
+        let sample = format!("assent_discovery_refused_connections_total{{reason=\"{reason}\"}}");
+        let counted = async || ground.up.metric(&sample).await >= 1.0;
+        eventually(&format!("{reason} is counted"), counted).await;
+    }
 }
 
 #[tokio::test]

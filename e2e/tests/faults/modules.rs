@@ -93,6 +93,7 @@ async fn a_control_plane_never_serves_a_module_that_is_damaged_on_its_disk() {
         "{} bytes that nobody vetted",
         bytes.len()
     );
+    assert!(up.metric("assent_modules_damaged_total").await >= 1.0);
 }
 
 /// Replaces the files with this content below a directory; how many there were.

@@ -1,11 +1,16 @@
 //! Tools of others on a running control plane: Prometheus and grpcurl.
 
 use assent_e2e::{
-    Evaluator, Options, Up, eventually,
+    Delta, Evaluator, Options, Up, eventually,
     process::text,
     tools::{grpcurl, promtool},
 };
+use assent_proto::v1::DeltaPolicyDiscoveryRequest;
 use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 #[tokio::test]
 async fn promtool_accepts_the_metrics_of_both_sides() {
@@ -17,6 +22,7 @@ async fn promtool_accepts_the_metrics_of_both_sides() {
     let validated = async || evaluator.validate(&format!("cluster/p/{revision}")).await.0 == 200;
     eventually("the evaluator answers", validated).await;
 
+    misuse(&up).await;
     let (_, plane) = up.request("/metrics", None).await.unwrap();
     let evaluator = evaluator.metrics().await;
     for exposition in [&plane[..], evaluator.as_bytes()] {
@@ -31,6 +37,14 @@ async fn promtool_accepts_the_metrics_of_both_sides() {
         "discovery_pushes_total",
         "discovery_push_bytes_total",
         "discovery_stale_nonces_total",
+        "discovery_protocol_errors_total",
+        "discovery_cut_messages_total",
+        "discovery_throttled_total",
+        "discovery_refused_calls_total",
+        "discovery_first_message_errors_total",
+        "discovery_refused_connections_total",
+        "discovery_refused_streams_total",
+        "modules_damaged_total",
         "replicas",
         "snapshot_version",
         "publish_to_applied_seconds_bucket",
@@ -56,6 +70,17 @@ async fn promtool_accepts_the_metrics_of_both_sides() {
     ] {
         assert_has(&evaluator, name);
     }
+}
+
+/// Does what is refused, so that every kind of it was counted once.
+async fn misuse(up: &Up) {
+    let mut socket = TcpStream::connect(up.discovery).await.unwrap();
+    socket.write_all(b"nonsense").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = socket.read_to_end(&mut answer).await;
+    assert!(up.fetch("nobody").await.is_err());
+    let nameless = DeltaPolicyDiscoveryRequest::default();
+    Delta::refusal(up.channel().await, nameless).await;
 }
 
 #[track_caller]

@@ -12,12 +12,14 @@ use assent_core::{
 use assent_proto::v1;
 use tokio::time::Instant;
 use tonic::{Code, Status, codec::Streaming};
+use tracing::Instrument as _;
 
 use super::{Stream, timing::Timing};
 use crate::{
     auth::Caller,
     from_proto::{self, Request},
     hub::{Hub, Server},
+    metrics::BadFirst,
     notice::Notice,
     pipe::Pipe,
     registry::Key,
@@ -36,7 +38,7 @@ pub(crate) struct Opening<R> {
 // === impl Opening ===
 
 impl<R: Request> Opening<R> {
-    /// Runs the stream to its end.
+    /// Opens the stream. It goes on in a task of its own, without what opening it took.
     pub(crate) async fn run(mut self) {
         let pipe = self.pipe.clone();
         let opened = tokio::select! {
@@ -50,31 +52,54 @@ impl<R: Request> Opening<R> {
                 return pipe.finish(status);
             }
         };
-        stream.run().await;
+        tokio::spawn(stream.run().in_current_span());
     }
 
     async fn first(&mut self) -> Result<(Node, First, Arc<Server>), Status> {
-        let config = &self.hub.inner().config;
-        let message = self.requests.message();
-        let message = tokio::time::timeout(config.first_message_deadline, message).await;
-        let message = message.map_err(|_| Status::deadline_exceeded("no first message came"))?;
-        let message = message.map_err(unreadable)?;
-        let Some(mut message) = message else {
-            return Err(invalid(from_proto::Error::NoNode));
+        let message = self.first_message().await;
+        let (node, first) = match message.and_then(|message| self.read(message)) {
+            Ok(read) => read,
+            Err((bad, status)) => return Err(self.bad(bad, status)),
         };
-        let node = message.take_node();
-        let node = node
-            .ok_or(from_proto::Error::NoNode)
-            .and_then(from_proto::node);
-        let node = node.map_err(invalid)?;
-        self.caller.principal.check(&node.id, &node.policy_server)?;
-        let first = message.into_first().map_err(invalid)?;
-        let until = Instant::now() + config.sync_deadline;
-        let server = self.hub.resolve(&node.policy_server, until).await?;
+        let until = Instant::now() + self.hub.inner().config.sync_deadline;
+        let server = self.hub.resolve(&node.policy_server, until).await;
+        let server = server.map_err(|status| match status.code() {
+            Code::NotFound => self.bad(BadFirst::UnknownServer, status),
+            _ => status,
+        })?;
         Ok((node, first, server))
     }
 
-    async fn enter(self, node: Node, first: First, server: &Server) -> Stream<R> {
+    async fn first_message(&mut self) -> Result<R, (BadFirst, Status)> {
+        let deadline = self.hub.inner().config.first_message_deadline;
+        match tokio::time::timeout(deadline, self.requests.message()).await {
+            Ok(Ok(Some(message))) => Ok(message),
+            Ok(Ok(None)) => Err(invalid(from_proto::Error::NoNode)),
+            Ok(Err(status)) => Err((BadFirst::Unreadable, unreadable(status))),
+            Err(_) => {
+                let status = Status::deadline_exceeded("no first message came");
+                Err((BadFirst::Missing, status))
+            }
+        }
+    }
+
+    fn read(&self, mut message: R) -> Result<(Node, First), (BadFirst, Status)> {
+        let node = message.take_node().ok_or(from_proto::Error::NoNode);
+        let node = node.and_then(from_proto::node).map_err(invalid)?;
+        let principal = &self.caller.principal;
+        principal
+            .check(&node.id, &node.policy_server)
+            .map_err(|status| (BadFirst::Identity, status))?;
+        let first = message.into_first().map_err(invalid)?;
+        Ok((node, first))
+    }
+
+    fn bad(&self, bad: BadFirst, status: Status) -> Status {
+        self.hub.metrics().refused_first(bad);
+        status
+    }
+
+    async fn enter(self, node: Node, first: First, server: &Server) -> Box<Stream<R>> {
         let Opening {
             hub,
             caller,
@@ -95,7 +120,8 @@ impl<R: Request> Opening<R> {
         if let Err(status) = hub.check_serving() {
             pipe.close(status);
         }
-        let stream = Stream {
+        let stream = Box::new(Stream {
+            metrics: server.metrics.clone(),
             node: hash(&node),
             session: Session::new(R::KIND, registered.stream, first),
             timing: Timing::new(&hub.inner().config, caller.principal.expires()),
@@ -107,7 +133,7 @@ impl<R: Request> Opening<R> {
             published,
             requests,
             pipe,
-        };
+        });
         let opened = Notice::Opened {
             server: stream.registered.key.server.clone(),
             identity: caller.principal.identity().to_owned(),
@@ -150,8 +176,14 @@ fn hash(node: &Node) -> u64 {
     NODES.hash_one((names, engine, abis, endpoint))
 }
 
-fn invalid(error: from_proto::Error) -> Status {
-    Status::invalid_argument(error.to_string())
+fn invalid(error: from_proto::Error) -> (BadFirst, Status) {
+    let bad = match error {
+        from_proto::Error::NoNode => BadFirst::NoNode,
+        from_proto::Error::LargeNode(_) => BadFirst::LargeNode,
+        from_proto::Error::BadId => BadFirst::BadId,
+        from_proto::Error::TooManyHeld(_) => BadFirst::TooManyHeld,
+    };
+    (bad, Status::invalid_argument(error.to_string()))
 }
 
 async fn gone(pipe: &Pipe) {

@@ -62,14 +62,15 @@ impl Timing {
         self.sync.is_none()
     }
 
-    /// A message was read.
-    pub(super) fn read(&mut self) {
+    /// A message was read. True where no more are read in this second.
+    pub(super) fn read(&mut self) -> bool {
         let now = Instant::now();
         if now.duration_since(self.window) >= Duration::from_secs(1) {
             self.window = now;
             self.messages = 0;
         }
         self.messages += 1;
+        self.messages == MESSAGES_PER_SECOND
     }
 
     /// Whether the client has not used up this second.

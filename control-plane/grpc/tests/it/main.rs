@@ -1,6 +1,7 @@
 //! The services over real sockets, spoken to by the generated clients.
 #![allow(clippy::unwrap_used)]
 
+mod bad_input;
 mod discovery;
 mod limits;
 mod modules;

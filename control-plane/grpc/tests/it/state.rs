@@ -9,7 +9,7 @@ use assent_core::{
 };
 use assent_grpc::{
     rollout::{Error, RevisionRow, Rollouts, Undone},
-    status::{Page, PolicyRow, Query, StatusSource},
+    status::{Page, PolicyRow, Query, StatusSource, Unavailable},
 };
 use assent_proto::v1::{
     self, client_status_service_client::ClientStatusServiceClient,
@@ -23,6 +23,8 @@ use crate::support::*;
 /// A fleet under a lock, as a driver would have it.
 pub(crate) struct Board {
     fleet: Mutex<Fleet>,
+    /// The driver is gone.
+    ended: Mutex<bool>,
     changes: watch::Sender<u64>,
 }
 
@@ -40,6 +42,7 @@ impl Board {
         let fleet = Fleet::new(Counting::Everyone, Duration::from_secs(60));
         let board = Arc::new(Self {
             fleet: Mutex::new(fleet),
+            ended: Mutex::default(),
             changes: watch::Sender::new(0),
         });
         board.join("r-0", 1);
@@ -62,14 +65,17 @@ impl Board {
 
 #[tonic::async_trait]
 impl StatusSource for Board {
-    async fn client_status(&self, query: Query) -> Option<Page> {
+    async fn client_status(&self, query: Query) -> Result<Option<Page>, Unavailable> {
+        if *self.ended.lock().unwrap() {
+            return Err(Unavailable("ending".into()));
+        }
         let version = Snapshot::empty().version();
         let (replicas, next) = query.select(&self.fleet.lock().unwrap(), version);
         let policy = PolicyRow {
             policy: "cluster/a".into(),
             ..PolicyRow::default()
         };
-        (query.server == "default").then(|| Page {
+        Ok((query.server == "default").then(|| Page {
             version: Some(version),
             replicas,
             policies: [policy]
@@ -79,7 +85,7 @@ impl StatusSource for Board {
             next,
             now: Millis(1),
             at: SystemTime::UNIX_EPOCH + Duration::from_secs(100),
-        })
+        }))
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
@@ -147,6 +153,18 @@ async fn wrong_questions_are_refused() {
     request.states = vec![0];
     let status = client.fetch_client_status(request).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn a_driver_that_is_gone_is_not_a_server_that_is_not_there() {
+    let plane = Plane::synced(&[]).await;
+    *plane.board.ended.lock().unwrap() = true;
+    let mut client = ClientStatusServiceClient::new(plane.channel().await);
+    let status = client.fetch_client_status(ask()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    let stream = client.stream_client_status(ask()).await;
+    let status = stream.unwrap().into_inner().message().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
 }
 
 #[tokio::test]

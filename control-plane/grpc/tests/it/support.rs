@@ -15,6 +15,7 @@ use assent_grpc::{
     status::ClientStatus,
 };
 use assent_proto::v1::{self, policy_discovery_service_client::PolicyDiscoveryServiceClient};
+use prometheus_client::registry::Registry;
 use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -146,6 +147,19 @@ impl Plane {
         auth: Arc<dyn Authenticator>,
         tls: Option<Tls>,
     ) -> Self {
+        let options = Options {
+            drain_grace: Duration::from_millis(50),
+            ..Options::default()
+        };
+        Self::start_options(config, auth, tls, options).await
+    }
+
+    pub(crate) async fn start_options(
+        config: Config,
+        auth: Arc<dyn Authenticator>,
+        tls: Option<Tls>,
+        options: Options,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (tx, notices) = mpsc::channel(1024);
@@ -162,10 +176,6 @@ impl Plane {
             .with(ClientStatus::new(hub.clone(), auth.clone(), board.clone()))
             .with(Rollout::new(hub.clone(), auth.clone(), Arc::new(History)))
             .with(Certificates::new(hub.clone(), auth, ca));
-        let options = Options {
-            drain_grace: Duration::from_millis(50),
-            ..Options::default()
-        };
         let shutdown = CancellationToken::new();
         let serving = serve(
             vec![listener],
@@ -189,6 +199,29 @@ impl Plane {
     pub(crate) fn publish(&self, snapshot: Arc<Snapshot>) {
         self.hub
             .publish("default", snapshot, std::time::SystemTime::now());
+    }
+
+    /// The value of a series without its prefix, 0 where there is none.
+    pub(crate) fn counted(&self, series: &str) -> u64 {
+        let mut registry = Registry::default();
+        self.hub.metrics().register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let series = format!("discovery_{series} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&series));
+        value.map_or(0, |value| value.parse().unwrap())
+    }
+
+    /// Waits until a series has this value.
+    pub(crate) async fn counts(&self, series: &str, value: u64) {
+        let reached = async {
+            while self.counted(series) != value {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let reached = tokio::time::timeout(Duration::from_secs(30), reached).await;
+        let is = self.counted(series);
+        assert!(reached.is_ok(), "{series} is {is} and not {value}");
     }
 
     pub(crate) async fn channel(&self) -> Channel {

@@ -14,6 +14,7 @@ use std::{
 };
 
 use assent_core::digest::Digest;
+use prometheus_client::metrics::counter::Counter;
 
 use super::{ArtefactStat, Error, Key, MAX_ARTEFACT_BYTES, MAX_MODULE_BYTES};
 
@@ -31,6 +32,7 @@ pub(super) struct Disk {
     /// Held where a file gets or loses its name, so that a removal never meets a
     /// write of the same name half-way.
     naming: Mutex<()>,
+    damaged: Counter,
 }
 
 // === impl Disk ===
@@ -43,6 +45,7 @@ impl Disk {
             temporary: dir.join("tmp"),
             names: AtomicU64::new(0),
             naming: Mutex::new(()),
+            damaged: Counter::default(),
         };
         for dir in [&disk.modules, &disk.artefacts, &disk.temporary] {
             fs::create_dir_all(dir).map_err(fail("create directory", dir))?;
@@ -144,6 +147,7 @@ impl Disk {
             return Ok(Some(content));
         }
         fs::remove_file(path).map_err(fail("remove damaged file", path))?;
+        self.damaged.inc();
         tracing::warn!(path = %path.display(), "removed a damaged file; it must be fetched again");
         Ok(None)
     }
@@ -194,6 +198,11 @@ impl Disk {
             Key::Module(digest) => self.modules.join(digest.hex()),
             Key::Artefact(engine, module) => self.artefacts.join(engine.hex()).join(module.hex()),
         }
+    }
+
+    /// Files that were found damaged.
+    pub(super) fn damaged(&self) -> &Counter {
+        &self.damaged
     }
 
     fn naming(&self) -> MutexGuard<'_, ()> {

@@ -94,6 +94,7 @@ async fn damaged_files_are_removed_and_can_be_put_again() {
         fs::write(file_of(&dir, digest), damage).unwrap();
         assert_eq!(store.get(digest).await.unwrap(), None, "{damage}");
         assert!(files(dir.path()).is_empty(), "{damage}");
+        assert_eq!(store.disk.damaged().get(), 1, "{damage}");
         store.put(Bytes::from_static(b"module")).await.unwrap();
         assert_eq!(store.get(digest).await.unwrap().unwrap(), "module");
     }
