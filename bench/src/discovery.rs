@@ -1,23 +1,17 @@
 //! Discovery under load: a server process, and thousands of streams from this one.
 
-use std::{
-    io::{BufRead as _, BufReader, Write as _},
-    net::SocketAddr,
-    path::PathBuf,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::Args as ClapArgs;
 
 use crate::{
-    load::{Load, Manner},
-    machine,
-    report::{self, Report},
-    server::{Done, Order},
+    fleet,
+    report::{Report, Runs},
 };
+
+mod clients;
+mod process;
+mod streams;
 
 /// What to measure.
 #[derive(Clone, Debug, ClapArgs)]
@@ -28,236 +22,131 @@ pub(crate) struct Args {
     /// Numbers of policies
     #[arg(long, value_delimiter = ',', default_value = "10,1000")]
     policies: Vec<usize>,
+    /// Numbers of streams that are opened and left alone
+    #[arg(long, value_delimiter = ',', default_value = "1000,5000,10000")]
+    idle: Vec<usize>,
+    /// How long they are left alone, in seconds
+    #[arg(long, default_value_t = 20)]
+    idle_seconds: u64,
+    /// Streams of bursts, of clients that reject or do not read, and of those that fetch modules
+    #[arg(long, default_value_t = 1_000)]
+    clients: usize,
     /// Changes of one policy that are timed
     #[arg(long, default_value_t = 20)]
     changes: usize,
     /// Pause between two changes, in milliseconds
     #[arg(long, default_value_t = 200)]
     pause: u64,
+    /// Changes in a burst of one second
+    #[arg(long, default_value_t = 1_000)]
+    burst: u32,
+    /// How long clients that do not read are watched, in seconds; in the last run only
+    #[arg(long, default_value_t = 300)]
+    stalled_seconds: u64,
+    /// Size of a new module, in bytes
+    #[arg(long, default_value_t = 1 << 20)]
+    module_bytes: usize,
+    /// Replicas whose answers are folded in memory
+    #[arg(long, default_value_t = 10_000)]
+    fold_replicas: usize,
+    /// Policies that they are folded for
+    #[arg(long, default_value_t = 1_000)]
+    fold_policies: usize,
+    /// How often everything is measured
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Everything once and small, to see that it works: a minute
+    #[arg(long)]
+    quick: bool,
     /// Where the JSON goes
     #[arg(long, default_value = "bench-discovery.json")]
     json: PathBuf,
 }
 
-/// The server process.
-struct Server {
-    child: Child,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    address: SocketAddr,
-}
-
-/// Runs every combination.
+/// Runs everything as often as it is asked for.
 #[tokio::main]
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let parameters = format!(
-        "streams {:?} x policies {:?}, {} changes {} ms apart, one connection per stream",
-        args.streams, args.policies, args.changes, args.pause
-    );
-    let mut table = Report::new("discovery", parameters);
-    for policies in &args.policies {
-        for streams in &args.streams {
-            combination(&args, *streams, *policies, &mut table).await?;
+    let args = if args.quick { args.small() } else { args };
+    let mut table = Report::new("discovery", args.describe());
+    let mut runs = Runs::default();
+    for run in 1..=args.runs {
+        runs.begin();
+        for (streams, policies) in args.idle() {
+            streams::idle(&args, streams, policies, &mut runs).await?;
         }
+        for policies in &args.policies {
+            for streams in &args.streams {
+                streams::matrix(&args, *streams, *policies, &mut runs).await?;
+            }
+        }
+        clients::all(&args, run == args.runs, &mut runs).await?;
+        fleet::fold(args.fold_replicas, args.fold_policies, &mut runs)?;
     }
+    table.runs(runs);
     table.finish(&args.json)
 }
 
-async fn combination(
-    args: &Args,
-    streams: usize,
-    policies: usize,
-    table: &mut Report,
-) -> anyhow::Result<()> {
-    let name = format!("{streams} x {policies}");
-    let mut server = Server::start(policies, None)?;
-    let idle = server.memory()?;
-    let start = Instant::now();
-    let load = Load::open(server.address, streams, |_| Manner::Honest).await?;
-    server.order(Order::Settle { acks: streams })?;
-    let synced = start.elapsed();
-    let (now, peak) = server.memory_now()?;
-    let per_stream = now.saturating_sub(idle) / streams.max(1) as u64;
-    table.row(
-        format!("{name}: connect and sync"),
-        vec![
-            ("all", report::millis(synced)),
-            (
-                "per idle stream",
-                format!("{:.1} KB", per_stream as f64 / 1_024.0),
-            ),
-            ("peak", format!("{:.0} MB", peak as f64 / 1e6)),
-        ],
-    );
-    changes(
-        args,
-        &mut server,
-        streams,
-        &format!("{name}: one change"),
-        table,
-    )
-    .await?;
-    restart(server, &load, streams, policies, &name, table).await?;
-    drop(load);
-    for (what, share, manner) in [
-        ("1 % reject", 100, Manner::Rejecting),
-        ("5 % do not read", 20, Manner::Stuck),
-    ] {
-        let mut server = Server::start(policies, None)?;
-        let bad = move |n: usize| {
-            if n.is_multiple_of(share) {
-                manner
-            } else {
-                Manner::Honest
-            }
-        };
-        let load = Load::open(server.address, streams, bad).await?;
-        let honest = streams - streams.div_ceil(share);
-        server.order(Order::Settle { acks: streams })?;
-        let before = load.seen.rejected.load(Ordering::Relaxed);
-        changes(args, &mut server, honest, &format!("{name}: {what}"), table).await?;
-        if manner == Manner::Rejecting {
-            let sends = load.seen.rejected.load(Ordering::Relaxed) - before;
-            let versions = (args.changes * (streams - honest)) as u64;
-            let per_version = sends as f64 / versions.max(1) as f64;
-            table.row(
-                format!("{name}: sends per rejected version"),
-                vec![("sends", format!("{per_version:.2}"))],
-            );
+// === impl Args ===
+
+impl Args {
+    /// Streams and policies of what is idle: all numbers of streams with the fewest policies,
+    /// and the first one with the most, because that must not matter.
+    fn idle(&self) -> Vec<(usize, usize)> {
+        let (fewest, most) = (self.policies.iter().min(), self.policies.iter().max());
+        let with = |policies: &usize| (*policies, self.idle.as_slice());
+        let few = fewest.map(with);
+        let many = most.filter(|most| Some(*most) != fewest).map(with);
+        let many = many.map(|(policies, idle)| (policies, &idle[..idle.len().min(1)]));
+        let pairs = few.into_iter().chain(many);
+        pairs
+            .flat_map(|(policies, idle)| idle.iter().map(move |streams| (*streams, policies)))
+            .collect()
+    }
+
+    fn small(self) -> Self {
+        Self {
+            streams: vec![20, 100],
+            policies: vec![10, 100],
+            idle: vec![100],
+            idle_seconds: 2,
+            clients: 100,
+            changes: 5,
+            pause: 100,
+            burst: 100,
+            stalled_seconds: 4,
+            module_bytes: 1 << 18,
+            fold_replicas: 1_000,
+            fold_policies: 100,
+            runs: 1,
+            quick: true,
+            json: self.json,
         }
     }
-    Ok(())
-}
 
-/// Times single changes until the last of `acks` replicas has answered.
-async fn changes(
-    args: &Args,
-    server: &mut Server,
-    acks: usize,
-    name: &str,
-    table: &mut Report,
-) -> anyhow::Result<()> {
-    let (mut applied, mut publish) = (Vec::new(), Vec::new());
-    let cpu = server.cpu()?;
-    for n in 0..args.changes {
-        tokio::time::sleep(Duration::from_millis(args.pause)).await;
-        let generation = 2 + i64::try_from(n)?;
-        let done = server.order(Order::Change {
-            policy: 0,
-            generation,
-            acks,
-        })?;
-        applied.push(Duration::from_micros(done.applied_us));
-        publish.push(Duration::from_micros(done.publish_us));
-    }
-    let cpu = server.cpu()?.saturating_sub(cpu);
-    let per_change = cpu / u32::try_from(args.changes.max(1))?;
-    let mut values = report::spread(&mut applied);
-    publish.sort_unstable();
-    let publish = publish.last().copied().unwrap_or_default();
-    values.push(("publish call max", report::micros(publish)));
-    values.push((
-        "server CPU per stream",
-        report::micros(per_change / u32::try_from(acks.max(1))?),
-    ));
-    table.row(name, values);
-    Ok(())
-}
-
-/// Restarts the server with equal content under everyone's feet.
-async fn restart(
-    mut server: Server,
-    load: &Load,
-    streams: usize,
-    policies: usize,
-    name: &str,
-    table: &mut Report,
-) -> anyhow::Result<()> {
-    let address = server.address;
-    // Back to what a fresh server has, so that the content is equal.
-    server.order(Order::Change {
-        policy: 0,
-        generation: 1,
-        acks: streams,
-    })?;
-    let before = load.seen.resources.load(Ordering::Relaxed);
-    drop(server);
-    let mut server = Server::start(policies, Some(address))?;
-    let start = Instant::now();
-    server.order(Order::Settle { acks: streams })?;
-    let took = start.elapsed();
-    let resources = load.seen.resources.load(Ordering::Relaxed) - before;
-    let (_, peak) = server.memory_now()?;
-    table.row(
-        format!("{name}: restart, equal content"),
-        vec![
-            ("all confirmed", report::millis(took)),
-            ("resources sent", resources.to_string()),
-            ("peak", format!("{:.0} MB", peak as f64 / 1e6)),
-        ],
-    );
-    Ok(())
-}
-
-// === impl Server ===
-
-impl Server {
-    fn start(policies: usize, listen: Option<SocketAddr>) -> anyhow::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["serve", "--policies", &policies.to_string()]);
-        if let Some(listen) = listen {
-            command.args(["--listen", &listen.to_string()]);
-        }
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let orders = child
-            .stdin
-            .take()
-            .context("the server must have a standard input")?;
-        let answers = child
-            .stdout
-            .take()
-            .context("the server must have a standard output")?;
-        let mut answers = BufReader::new(answers);
-        let mut line = String::new();
-        answers.read_line(&mut line)?;
-        let address = line.trim().parse().context("the server did not start")?;
-        Ok(Self {
-            child,
-            orders,
-            answers,
-            address,
-        })
-    }
-
-    /// Gives an order and waits until it is done. The load runs on other threads meanwhile.
-    fn order(&mut self, order: Order) -> anyhow::Result<Done> {
-        tokio::task::block_in_place(|| {
-            writeln!(self.orders, "{}", serde_json::to_string(&order)?)?;
-            let mut line = String::new();
-            self.answers.read_line(&mut line)?;
-            serde_json::from_str(&line).context("the server ended")
-        })
-    }
-
-    fn cpu(&self) -> anyhow::Result<Duration> {
-        machine::cpu(self.child.id())
-    }
-
-    fn memory(&self) -> anyhow::Result<u64> {
-        Ok(self.memory_now()?.0)
-    }
-
-    fn memory_now(&self) -> anyhow::Result<(u64, u64)> {
-        machine::memory(self.child.id())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    fn describe(&self) -> String {
+        let Self {
+            streams,
+            policies,
+            idle,
+            idle_seconds,
+            clients,
+            changes,
+            pause,
+            burst,
+            stalled_seconds,
+            module_bytes,
+            fold_replicas,
+            fold_policies,
+            runs,
+            quick,
+            json: _,
+        } = self;
+        let size = if *quick { "quick: " } else { "" };
+        format!(
+            "{size}{runs} runs; streams {streams:?} x policies {policies:?}, {changes} changes \
+             {pause} ms apart; idle {idle:?} for {idle_seconds} s; {clients} clients: bursts of \
+             {burst}, stalled for {stalled_seconds} s, modules of {module_bytes} bytes; fold \
+             {fold_replicas} x {fold_policies}; one connection per stream"
+        )
     }
 }

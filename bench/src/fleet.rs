@@ -14,7 +14,7 @@ use assent_core::{
 use clap::Args as ClapArgs;
 
 use crate::{
-    report::{self, Report as Table},
+    report::{Report as Table, Runs, Unit, us},
     server::mk_policy,
 };
 
@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// Policies
     #[arg(long, default_value_t = 1_000)]
     policies: usize,
+    /// How often everything is measured
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
     /// Where the JSON goes
     #[arg(long, default_value = "bench-fold.json")]
     json: PathBuf,
@@ -34,9 +37,26 @@ pub(crate) struct Args {
 
 /// Lets every replica acknowledge a change and folds every policy.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let parameters = format!("{} replicas x {} policies", args.replicas, args.policies);
+    let Args {
+        replicas,
+        policies,
+        runs: count,
+        json,
+    } = args;
+    let parameters = format!("{replicas} replicas x {policies} policies, {count} runs");
     let mut table = Table::new("fold", parameters);
-    let policies: Vec<_> = (0..args.policies).map(|n| mk_policy(n, 1)).collect();
+    let mut runs = Runs::default();
+    for _ in 0..*count {
+        runs.begin();
+        fold(*replicas, *policies, &mut runs)?;
+    }
+    table.runs(runs);
+    table.finish(json)
+}
+
+/// One run of it.
+pub(crate) fn fold(replicas: usize, policies: usize, runs: &mut Runs) -> anyhow::Result<()> {
+    let policies: Vec<_> = (0..policies).map(|n| mk_policy(n, 1)).collect();
     let routes = policies
         .iter()
         .map(|p| Arc::new(Route::of(&p.revision, RouteState::Active)));
@@ -44,7 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let old = Arc::new(Snapshot::empty());
     let new = Arc::new(Snapshot::new(policies.iter().cloned(), routes));
     let mut fleet = Fleet::new(Counting::Everyone, Duration::from_secs(60));
-    for n in 0..args.replicas {
+    for n in 0..replicas {
         let node = Node {
             id: format!("replica-{n}"),
             ..Node::default()
@@ -58,7 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     let start = Instant::now();
-    for n in 0..args.replicas {
+    for n in 0..replicas {
         fleet.reported(
             Millis(2),
             &format!("replica-{n}"),
@@ -66,7 +86,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             report_of(&new),
         );
     }
-    let per_ack = start.elapsed() / u32::try_from(args.replicas.max(1))?;
+    let per_ack = start.elapsed() / u32::try_from(replicas.max(1))?;
     let start = Instant::now();
     let complete = policies
         .iter()
@@ -74,18 +94,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .count();
     let folded = start.elapsed();
     anyhow::ensure!(
-        complete == args.policies,
+        complete == policies.len(),
         "every policy must be applied everywhere"
     );
-    table.row(
-        "per acknowledgement",
-        vec![("time", report::micros(per_ack))],
+    runs.row(
+        format!("B9 {replicas} x {}: fold in memory", policies.len()),
+        [
+            ("per acknowledgement", Unit::Microseconds, us(per_ack)),
+            ("last ACK to all folded", Unit::Microseconds, us(folded)),
+        ],
     );
-    table.row(
-        "last acknowledgement to all folded",
-        vec![("time", report::micros(folded))],
-    );
-    table.finish(&args.json)
+    Ok(())
 }
 
 fn report_of(snapshot: &Arc<Snapshot>) -> Report {

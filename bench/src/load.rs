@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -13,11 +14,13 @@ use anyhow::Context as _;
 use assent_proto::{
     google::rpc,
     v1::{
-        DeltaPolicyDiscoveryRequest, DeltaPolicyDiscoveryResponse, Node, RejectedPolicy, Stage,
+        DeltaPolicyDiscoveryRequest, DeltaPolicyDiscoveryResponse, FetchModuleRequest, Node,
+        RejectedPolicy, Stage, module_service_client::ModuleServiceClient,
         policy_discovery_service_client::PolicyDiscoveryServiceClient,
     },
 };
 use futures::{StreamExt as _, stream};
+use prost::Message as _;
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
@@ -34,6 +37,8 @@ pub(crate) enum Manner {
     Rejecting,
     /// Stops reading after the first.
     Stuck,
+    /// Fetches the modules of what it is sent, then acknowledges it.
+    Fetching,
 }
 
 /// What all clients saw.
@@ -43,8 +48,10 @@ pub(crate) struct Seen {
     pub(crate) responses: AtomicU64,
     /// Policies in them.
     pub(crate) resources: AtomicU64,
-    /// Responses that confirmed without resources.
-    pub(crate) confirmations: AtomicU64,
+    /// Bytes of the messages.
+    pub(crate) bytes: AtomicU64,
+    /// Bytes of modules that were fetched.
+    pub(crate) modules: AtomicU64,
     /// Responses that rejecting clients got.
     pub(crate) rejected: AtomicU64,
 }
@@ -59,17 +66,17 @@ pub(crate) struct Load {
 // === impl Load ===
 
 impl Load {
-    /// Opens streams; each has a connection of its own, as evaluators have. They reconnect
+    /// Opens streams of clients with these numbers; each has a connection of its own, as evaluators have. They reconnect
     /// with what they hold for as long as they live.
     pub(crate) async fn open(
         address: SocketAddr,
-        streams: usize,
+        clients: Range<usize>,
         manner: impl Fn(usize) -> Manner,
     ) -> anyhow::Result<Self> {
         let seen = Arc::new(Seen::default());
         let mut tasks = JoinSet::new();
-        let manners: Vec<Manner> = (0..streams).map(manner).collect();
-        let mut opening = stream::iter(manners.into_iter().enumerate())
+        let clients: Vec<(usize, Manner)> = clients.map(|n| (n, manner(n))).collect();
+        let mut opening = stream::iter(clients)
             .map(|(n, manner)| async move {
                 Ok::<_, anyhow::Error>((n, manner, connect(address).await?))
             })
@@ -130,11 +137,14 @@ impl Client {
         };
         // There is room for two.
         let _ = requests.send(first).await;
-        let mut client = PolicyDiscoveryServiceClient::new(channel);
+        let mut client = PolicyDiscoveryServiceClient::new(channel.clone());
         let responses = client.delta_policies(ReceiverStream::new(outgoing)).await?;
         let mut responses = responses.into_inner();
         while let Some(response) = responses.message().await? {
             self.count(&response);
+            if self.manner == Manner::Fetching && !self.version.is_empty() {
+                self.fetch(&channel, &response).await?;
+            }
             let answer = self.answer(&response);
             if requests.send(answer).await.is_err() {
                 return Ok(());
@@ -146,13 +156,34 @@ impl Client {
         Ok(())
     }
 
+    /// Fetches as an evaluator does, but does not hash: the server's work is measured.
+    async fn fetch(
+        &self,
+        channel: &Channel,
+        response: &DeltaPolicyDiscoveryResponse,
+    ) -> Result<(), tonic::Status> {
+        let mut client = ModuleServiceClient::new(channel.clone());
+        for policy in &response.policies {
+            let request = FetchModuleRequest {
+                digest: policy.module_digest.clone(),
+                ..FetchModuleRequest::default()
+            };
+            let mut chunks = client.fetch_module(request).await?.into_inner();
+            while let Some(chunk) = chunks.message().await? {
+                let bytes = chunk.data.len() as u64;
+                self.seen.modules.fetch_add(bytes, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
     fn count(&self, response: &DeltaPolicyDiscoveryResponse) {
         let seen = &self.seen;
         seen.responses.fetch_add(1, Ordering::Relaxed);
         seen.resources
             .fetch_add(response.policies.len() as u64, Ordering::Relaxed);
-        seen.confirmations
-            .fetch_add(response.no_change.into(), Ordering::Relaxed);
+        seen.bytes
+            .fetch_add(response.encoded_len() as u64, Ordering::Relaxed);
         if self.manner == Manner::Rejecting {
             seen.rejected.fetch_add(1, Ordering::Relaxed);
         }

@@ -1,6 +1,7 @@
 //! Benchmarks of Assent: each is one command, prints a table and writes JSON beside it.
 
 mod discovery;
+#[cfg(feature = "evaluator")]
 mod evaluator;
 mod fleet;
 mod load;
@@ -23,19 +24,22 @@ struct Program {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Publish to last acknowledgement, memory per stream, reconnects, rejecting and stuck clients
+    /// Streams: publish to last acknowledgement, memory, reconnects, bursts, bad clients, modules
     Discovery(discovery::Args),
     /// Folding the answers of ten thousand replicas over a thousand policies, in memory
     Fold(fleet::Args),
     /// Reviews over HTTPS per ABI, many policies loaded, swaps under load
+    #[cfg(feature = "evaluator")]
     Evaluator(evaluator::Args),
     /// The server of `discovery`; it runs this itself
     #[command(hide = true)]
     Serve(server::Args),
     /// The evaluator of `evaluator`; it runs this itself
+    #[cfg(feature = "evaluator")]
     #[command(hide = true)]
     EvaluatorUnderTest(evaluator::under_test::Args),
     /// The echo server of `evaluator`; it runs this itself
+    #[cfg(feature = "evaluator")]
     #[command(hide = true)]
     EvaluatorEcho(evaluator::echo::Args),
 }
@@ -44,9 +48,12 @@ fn main() -> anyhow::Result<()> {
     match Program::parse().command {
         Command::Discovery(args) => discovery::run(args),
         Command::Fold(args) => fleet::run(&args),
+        #[cfg(feature = "evaluator")]
         Command::Evaluator(args) => evaluator::run(args),
         Command::Serve(args) => server::run(args),
+        #[cfg(feature = "evaluator")]
         Command::EvaluatorUnderTest(args) => evaluator::under_test::run(args),
+        #[cfg(feature = "evaluator")]
         Command::EvaluatorEcho(args) => evaluator::echo::run(args),
     }
 }

@@ -1,4 +1,5 @@
 //! Tables for people, JSON for machines.
+#![cfg_attr(not(feature = "evaluator"), allow(dead_code))]
 
 use std::{fs, path::Path, time::Duration};
 
@@ -7,6 +8,10 @@ use serde::Serialize;
 
 use crate::machine;
 
+mod runs;
+
+pub(crate) use runs::{Measured, Runs, Unit, ms, quantile, us};
+
 /// Everything that one run measured.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -14,7 +19,11 @@ pub(crate) struct Report {
     parameters: String,
     load_before: f64,
     quotable: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     rows: Vec<Row>,
+    /// Rows that were measured several times.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    measured: Vec<Measured>,
 }
 
 /// One measured thing.
@@ -28,16 +37,22 @@ pub(crate) struct Row {
 
 impl Report {
     /// Notes how busy the machine is before anything is measured.
+    #[allow(clippy::print_stdout)]
     pub(crate) fn new(name: &'static str, parameters: String) -> Self {
         let load_before = machine::load_average();
         let quotable = machine::is_idle(load_before) && !cfg!(debug_assertions);
-        Self {
+        let report = Self {
             name,
             parameters,
             load_before,
             quotable,
             rows: Vec::new(),
+            measured: Vec::new(),
+        };
+        if !quotable {
+            println!("{}\n", report.refusal());
         }
+        report
     }
 
     /// Adds a row and shows it at once.
@@ -53,6 +68,19 @@ impl Report {
         self.rows.push(row);
     }
 
+    /// Adds what several runs measured and shows median and spread.
+    #[allow(clippy::print_stdout)]
+    pub(crate) fn runs(&mut self, runs: Runs) {
+        self.measured = runs.into_rows();
+        println!("\nmedian (least to most of all runs)");
+        for row in &self.measured {
+            println!("{}", row.what());
+            for (name, value) in row.cells() {
+                println!("    {name:<26} {value}");
+            }
+        }
+    }
+
     /// Writes the JSON, and says whether the numbers may be quoted.
     #[allow(clippy::print_stdout)]
     pub(crate) fn finish(&self, json: &Path) -> anyhow::Result<()> {
@@ -65,27 +93,21 @@ impl Report {
             json.display()
         );
         if !self.quotable {
-            println!(
-                "NOT TO BE QUOTED: load average was {:.2} before the start (0.5 at most), or this is not a release build",
-                self.load_before
-            );
+            println!("{}", self.refusal());
         }
         Ok(())
     }
-}
 
-/// Median, 99th percentile and maximum.
-pub(crate) fn spread(samples: &mut [Duration]) -> Vec<(&'static str, String)> {
-    samples.sort_unstable();
-    let at = |q: f64| {
-        let index = ((samples.len().saturating_sub(1)) as f64 * q).round() as usize;
-        samples.get(index).copied().unwrap_or_default()
-    };
-    vec![
-        ("p50", millis(at(0.5))),
-        ("p99", millis(at(0.99))),
-        ("max", millis(at(1.0))),
-    ]
+    fn refusal(&self) -> String {
+        let busy = !machine::is_idle(self.load_before);
+        let why = match (busy, cfg!(debug_assertions)) {
+            (true, false) => "the machine was busy",
+            (false, _) => "this is not a release build",
+            (true, true) => "the machine was busy, and this is not a release build",
+        };
+        let load = self.load_before;
+        format!("NOT TO BE QUOTED: {why} (load average {load:.2} before the start, at most 0.5)")
+    }
 }
 
 /// As milliseconds.

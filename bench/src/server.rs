@@ -11,11 +11,17 @@ use std::{
 use anyhow::Context as _;
 use assent_core::{
     Digest, Millis, Mode, Policy, PolicyKey, Route, RouteState, Snapshot, Version,
+    coalesce::Coalescer,
     fleet::{Counting, Fleet},
     policy::{Content, Limits},
 };
 use assent_grpc::{
-    ControlPlane, Discovery, Hub, Notice, Options, Services, auth::Open, hub, serve,
+    ControlPlane, Discovery, Hub, Notice, Options, Services,
+    auth::Open,
+    hub,
+    modules::Modules,
+    notice::{self, BATCH},
+    serve,
 };
 use clap::Args as ClapArgs;
 use serde::{Deserialize, Serialize};
@@ -24,6 +30,10 @@ use tokio::{
     sync::{mpsc, watch},
 };
 use tokio_util::sync::CancellationToken;
+
+mod blobs;
+
+use blobs::Blobs;
 
 /// The one PolicyServer.
 pub(crate) const SERVER: &str = "default";
@@ -48,7 +58,18 @@ pub(crate) enum Order {
         policy: usize,
         /// Its new generation.
         generation: i64,
+        /// Size of its module, which is new too; 0 leaves the module alone.
+        module_bytes: usize,
         /// Replicas whose acknowledgement is waited for.
+        acks: usize,
+    },
+    /// Change policies in turn, evenly over a time, published as a control plane publishes.
+    Burst {
+        /// How many changes.
+        changes: u32,
+        /// Over how long.
+        over_ms: u64,
+        /// Replicas whose acknowledgement of the last one is waited for.
         acks: usize,
     },
     /// Wait until so many replicas have acknowledged what is published.
@@ -61,10 +82,21 @@ pub(crate) enum Order {
 /// What the server answers.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Done {
-    /// The publishing call alone.
+    /// The publishing call alone; the longest, where there were several.
     pub(crate) publish_us: u64,
-    /// From publishing to the last acknowledgement.
+    /// From publishing to the last acknowledgement; in a burst from the last change on.
     pub(crate) applied_us: u64,
+    /// Snapshots that were published.
+    pub(crate) published: u64,
+}
+
+/// The set that is served, and who has acknowledged it.
+struct Desk {
+    hub: Hub,
+    acks: Arc<Acks>,
+    blobs: Arc<Blobs>,
+    set: Vec<Arc<Policy>>,
+    version: Version,
 }
 
 /// Replicas by what they acknowledged last.
@@ -90,59 +122,120 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let hub = Hub::new(config, control_plane, notices);
     hub.add_server(SERVER);
-    let mut set = (0..args.policies)
-        .map(|n| mk_policy(n, 1))
-        .collect::<Vec<_>>();
-    hub.publish(SERVER, Arc::new(snapshot(&set)), SystemTime::now());
+    let mut desk = Desk::new(hub.clone(), args.policies);
+    desk.publish();
     hub.set_synced();
-    let acks = Arc::new(Acks::new());
-    tokio::spawn(acks.clone().fold(incoming));
+    tokio::spawn(desk.acks.clone().fold(incoming));
     let listener = TcpListener::bind(args.listen).await?;
     say(&listener.local_addr()?.to_string())?;
-    let services = Services::new(Discovery::new(hub.clone(), Arc::new(Open)));
-    let stop = CancellationToken::new();
+    let open = Arc::new(Open);
+    let modules = Modules::new(hub.clone(), open.clone(), desk.blobs.clone());
+    let services = Services::new(Discovery::new(hub.clone(), open)).with(modules);
     tokio::spawn(serve(
         vec![listener],
         None,
-        hub.clone(),
+        hub,
         services,
         Options::default(),
-        stop,
+        CancellationToken::new(),
     ));
-    let mut version = snapshot(&set).version();
     while let Some(line) = read_line().await? {
         let order: Order = serde_json::from_str(&line).context("failed to read an order")?;
-        let done = match order {
-            Order::Change {
-                policy,
-                generation,
-                acks: wanted,
-            } => {
-                set[policy] = mk_policy(policy, generation);
-                // Putting the set together is part of a change, the publishing call is not.
-                let next = Arc::new(snapshot(&set));
-                version = next.version();
-                let start = Instant::now();
-                hub.publish(SERVER, next, SystemTime::now());
-                let publish = start.elapsed();
-                acks.wait(version, wanted).await;
-                Done {
-                    publish_us: us(publish),
-                    applied_us: us(start.elapsed()),
-                }
-            }
-            Order::Settle { acks: wanted } => {
-                let start = Instant::now();
-                acks.wait(version, wanted).await;
-                Done {
-                    publish_us: 0,
-                    applied_us: us(start.elapsed()),
-                }
-            }
-        };
+        let done = desk.obey(order).await;
         say(&serde_json::to_string(&done)?)?;
     }
     Ok(())
+}
+
+// === impl Desk ===
+
+impl Desk {
+    fn new(hub: Hub, policies: usize) -> Self {
+        let set: Vec<_> = (0..policies).map(|n| mk_policy(n, 1)).collect();
+        Self {
+            hub,
+            acks: Arc::new(Acks::new()),
+            blobs: Arc::default(),
+            version: snapshot(&set).version(),
+            set,
+        }
+    }
+
+    async fn obey(&mut self, order: Order) -> Done {
+        match order {
+            Order::Change {
+                policy,
+                generation,
+                module_bytes,
+                acks,
+            } => {
+                self.set[policy] = match module_bytes {
+                    0 => mk_policy(policy, generation),
+                    size => {
+                        let module = self.blobs.make(generation, size);
+                        mk_policy_of(policy, generation, module, size as u64)
+                    }
+                };
+                let (start, publish) = self.publish();
+                self.settle(start, publish, 1, acks).await
+            }
+            Order::Burst {
+                changes,
+                over_ms,
+                acks,
+            } => self.burst(changes, over_ms, acks).await,
+            Order::Settle { acks } => self.settle(Instant::now(), Duration::ZERO, 0, acks).await,
+        }
+    }
+
+    /// Publishes the set: when, and how long the call took. Putting the set together is part
+    /// of a change, but not of the call.
+    fn publish(&mut self) -> (Instant, Duration) {
+        let next = Arc::new(snapshot(&self.set));
+        self.version = next.version();
+        let start = Instant::now();
+        self.hub.publish(SERVER, next, SystemTime::now());
+        (start, start.elapsed())
+    }
+
+    async fn burst(&mut self, changes: u32, over_ms: u64, acks: usize) -> Done {
+        let start = Instant::now();
+        let now = || Millis::default() + start.elapsed();
+        let mut coalescer = Coalescer::default();
+        let (mut longest, mut published) = (Duration::ZERO, 0);
+        let mut last = start;
+        for n in 0..changes {
+            let at = Duration::from_millis(over_ms * u64::from(n) / u64::from(changes.max(1)));
+            tokio::time::sleep_until((start + at).into()).await;
+            let policy = n as usize % self.set.len();
+            // Generations that single changes do not reach.
+            self.set[policy] = mk_policy(policy, 1_000_000 + i64::from(n));
+            last = Instant::now();
+            let at_once = coalescer.change(now());
+            if at_once || coalescer.take_due(now()) {
+                longest = longest.max(self.publish().1);
+                published += 1;
+            }
+        }
+        while let Some(due) = coalescer.deadline() {
+            let wait = Duration::from_millis(due.0.saturating_sub(now().0));
+            tokio::time::sleep(wait).await;
+            if coalescer.take_due(now()) {
+                longest = longest.max(self.publish().1);
+                published += 1;
+            }
+        }
+        self.settle(last, longest, published, acks).await
+    }
+
+    async fn settle(&self, start: Instant, publish: Duration, published: u64, acks: usize) -> Done {
+        self.acks.wait(self.version, acks).await;
+        Done {
+            publish_us: us(publish),
+            applied_us: us(start.elapsed()),
+            published,
+        }
+    }
 }
 
 // === impl Acks ===
@@ -158,8 +251,9 @@ impl Acks {
 
     /// Folds what streams say, as a control plane does.
     pub(crate) async fn fold(self: Arc<Self>, mut incoming: mpsc::Receiver<Notice>) {
-        let mut batch = Vec::with_capacity(1_024);
-        while incoming.recv_many(&mut batch, 1_024).await > 0 {
+        let mut batch = Vec::with_capacity(BATCH);
+        while incoming.recv_many(&mut batch, BATCH).await > 0 {
+            notice::gather(&mut incoming, &mut batch).await;
             let now = Millis::default() + self.start.elapsed();
             let mut fleet = self.fleet.lock().unwrap_or_else(PoisonError::into_inner);
             for notice in batch.drain(..) {
@@ -206,8 +300,13 @@ impl Acks {
 
 /// A policy of a usual size: about 300 bytes on the wire.
 pub(crate) fn mk_policy(n: usize, generation: i64) -> Arc<Policy> {
+    let module = Digest::of(format!("module {n}").as_bytes());
+    mk_policy_of(n, generation, module, 65_536)
+}
+
+fn mk_policy_of(n: usize, generation: i64, module: Digest, size: u64) -> Arc<Policy> {
     let content = Content {
-        module_digest: Digest::of(format!("module {n}").as_bytes()),
+        module_digest: module,
         abi: "wapc".into(),
         settings_json: format!("{{\"generation\":{generation}}}")
             .into_bytes()
@@ -226,7 +325,7 @@ pub(crate) fn mk_policy(n: usize, generation: i64) -> Arc<Policy> {
         generation,
         "0123456789abcdef",
         content,
-        65_536,
+        size,
     ))
 }
 
