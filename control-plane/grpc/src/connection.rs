@@ -15,6 +15,11 @@ use crate::{
     serve::Options,
 };
 
+/// What a stream may queue before the socket takes it: a few frames. The list of queued
+/// frames never shrinks, so with the default a client that was once sent a large set would
+/// cost a third more memory for as long as it is connected.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+
 /// Serves connections.
 #[derive(Clone)]
 pub(crate) struct Http2(Arc<Inner>);
@@ -38,7 +43,8 @@ impl Http2 {
             .timer(TokioTimer::new())
             .keep_alive_interval(options.keepalive_interval)
             .keep_alive_timeout(options.keepalive_timeout)
-            .max_concurrent_streams(options.max_concurrent_streams);
+            .max_concurrent_streams(options.max_concurrent_streams)
+            .max_send_buf_size(SEND_BUFFER_BYTES);
         Self(Arc::new(Inner {
             builder,
             routes: routes.prepare(),
