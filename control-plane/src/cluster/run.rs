@@ -106,7 +106,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
     let hub = Hub::new(hub::Config::default(), ControlPlane::default(), notices);
     hub.set_serving(Serving::Standby { leader: None });
     let metrics = Metrics::default();
-    let registry = Arc::new(registry(&hub, &metrics));
+    let registry = Arc::new(registry(&hub, &metrics, &store));
 
     let tls = follow_leaf(&mut tasks, &leaf, &shutdown)?;
     let expiry = tell_expiry(leaf.clone(), authority.clone(), metrics.clone());
@@ -518,9 +518,10 @@ async fn unless(stop: CancellationToken, task: impl Future<Output = ()>) {
     stop.run_until_cancelled(task).await;
 }
 
-fn registry(hub: &Hub, metrics: &Metrics) -> Registry {
+fn registry(hub: &Hub, metrics: &Metrics, store: &Store) -> Registry {
     let mut registry = Registry::with_prefix("assent");
     hub.metrics().register(&mut registry);
+    store.register(&mut registry);
     metrics.register(&mut registry);
     registry
 }

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use assent_core::plane::Plane;
-use assent_grpc::{Hub, Notice};
+use assent_grpc::{
+    Hub, Notice,
+    notice::{self, BATCH},
+};
 use assent_k8s::{
     lease::Standing,
     status::{self, Written},
@@ -35,10 +38,6 @@ use crate::{
     metrics::Metrics,
     vetting::{Outcome, Vetting},
 };
-
-/// Notices taken at once before anything is decided: a thousand acknowledgements of one
-/// push are one decision.
-const BATCH: usize = 1_024;
 
 /// Changes of objects that may wait; the watches wait then.
 const CHANGES: usize = 1_024;
@@ -171,8 +170,10 @@ impl Office {
                         machine.changed(change);
                     }
                 }
-                n = self.notices.recv_many(&mut batch, BATCH) => {
-                    debug!(n, "notices");
+                _ = self.notices.recv_many(&mut batch, BATCH) => {
+                    // A thousand acknowledgements of one push are one decision.
+                    notice::gather(&mut self.notices, &mut batch).await;
+                    debug!(n = batch.len(), "notices");
                     for notice in batch.drain(..) {
                         machine.drive.notice(notice);
                     }
