@@ -10,5 +10,6 @@ mod definitions;
 mod harness;
 mod hot;
 mod life;
+mod sources;
 mod trust;
 mod writers;
