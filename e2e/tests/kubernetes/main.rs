@@ -7,6 +7,7 @@ mod balancer;
 mod closed;
 mod crds;
 mod definitions;
+mod discovery;
 mod harness;
 mod hot;
 mod life;
