@@ -383,8 +383,11 @@ pub fn free_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const FIRST: u16 = 20_000;
     const COUNT: u16 = 12_000;
-    // Test programs that run side by side start at different places.
-    let start = u16::try_from(std::process::id() % u32::from(COUNT)).expect("a rest must fit");
+    // Test programs that run side by side start at different places, those of neighbouring
+    // process ids too: each needs some hundred ports.
+    const APART: u32 = 257;
+    let start = std::process::id().wrapping_mul(APART) % u32::from(COUNT);
+    let start = u16::try_from(start).expect("a rest must fit");
     loop {
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
         assert!(next < COUNT, "a port must be free");
