@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod certificates;
+pub mod connect;
 pub mod identity;
 pub mod index;
 pub mod lease;

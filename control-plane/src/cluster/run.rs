@@ -11,6 +11,7 @@ use assent_grpc::{ControlPlane, Hub, Serving, Tls, hub, serve};
 use assent_k8s::{
     admission::{self, configurations::Reach},
     certificates::{Authority, Keeper, Lives, Mode, ServingLeaf, keep_serving},
+    connect,
     identity::{Live, TokenChecker},
     lease::{Elector, Role, Timing},
     preflight,
@@ -150,12 +151,13 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
     let stop = shutdown.clone();
     tasks.spawn(async move { Ok(http::serve(http, web, stop).await?) });
 
+    let service_accounts = service_accounts(&client, &args).await?;
     let site = Site {
         namespace: args.namespace.clone(),
         namespace_uid: namespace.uid().unwrap_or_default(),
         ca_bundle: authority.borrow().bundle_pem().as_bytes().to_vec(),
         excluded_namespaces: args.excluded_namespaces.clone(),
-        service_accounts: service_accounts(&client, &args).await?,
+        service_accounts,
     };
     let chores = Chores {
         client: client.clone(),
@@ -408,7 +410,7 @@ pub(crate) async fn client(args: &ClusterArgs) -> anyhow::Result<Client> {
     };
     // A watch is answered for minutes; anything else that hangs is tried again.
     config.connect_timeout = Some(Duration::from_secs(10));
-    Client::try_from(config).context("failed to make a client for the API server")
+    connect::client(config).context("failed to make a client for the API server")
 }
 
 async fn own_namespace(client: &Client, name: &str) -> anyhow::Result<Namespace> {

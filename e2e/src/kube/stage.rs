@@ -36,6 +36,8 @@ pub struct Stage {
     pub planes: Vec<ControlPlane>,
     /// Evaluators, by the number of their pod.
     pub evaluators: Vec<Evaluator>,
+    /// What the discovery Service is in a cluster: sends evaluators to control planes.
+    pub entry: Balancer,
     balancer: Balancer,
     kubeconfig: PathBuf,
     dir: tempfile::TempDir,
@@ -83,6 +85,7 @@ impl Stage {
         let kubeconfig = account.await.kubeconfig().to_owned();
         Self {
             registry: Registry::start().await,
+            entry: Balancer::start([]).await,
             balancer: Balancer::start([]).await,
             planes: Vec::new(),
             evaluators: Vec::new(),
@@ -99,6 +102,7 @@ impl Stage {
         let mut plane = self.launch(identity, env);
         plane.wait_ready().await;
         self.planes.push(plane);
+        self.entry.set(self.planes.iter().map(|p| p.discovery));
     }
 
     /// Ends the last control plane with `kill -9` and starts one in its place, under its name
@@ -143,7 +147,7 @@ impl Stage {
         let dir = self.dir.path().join(&pod);
         let args = self.credentials(&pod).await;
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let discovery = format!("https://{}", self.planes[0].discovery);
+        let discovery = format!("https://{}", self.entry.address());
         let _ = fs::create_dir_all(&dir);
         let evaluator = Evaluator::start_with(&discovery, &pod, &args).await;
         evaluator.wait_ready().await;

@@ -12,5 +12,7 @@ mod harness;
 mod hot;
 mod life;
 mod sources;
+mod replicas;
+mod restarts;
 mod trust;
 mod writers;
