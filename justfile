@@ -61,7 +61,7 @@ images profile='release': freshen
 test *filter: freshen
     # Tests of real processes start the programs that are in the target directory.
     cargo build --quiet --locked --workspace --bins
-    eval "$(scripts/tools --env grpcurl opa promtool prometheus registry etcd kube-apiserver kube-controller-manager kubectl)" && cargo test --quiet --locked --workspace -- {{ filter }}
+    eval "$(scripts/tools --env grpcurl helm opa promtool prometheus registry etcd kube-apiserver kube-controller-manager kubectl)" && cargo test --quiet --locked --workspace -- {{ filter }}
 
 # tests on a real Kubernetes with nodes: root is needed
 test-cluster *filter: freshen
