@@ -65,7 +65,8 @@ test *filter: freshen
 
 # tests on a real Kubernetes with nodes: root is needed
 test-cluster *filter: freshen
-    eval "$(scripts/tools --env kubectl)" && cargo test --quiet --locked --workspace --test cluster -- {{ filter }}
+    images/build dev
+    eval "$(scripts/tools --env kubectl helm)" && cargo test --quiet --locked --workspace --test cluster -- {{ filter }}
 
 # a real Kubernetes on this machine: up [NODES], down, status, kubectl …, load IMAGE.tar
 [positional-arguments]
