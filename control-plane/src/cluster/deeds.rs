@@ -15,7 +15,7 @@ use assent_k8s::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
     core::DynamicObject,
 };
 use serde_json::{Value, json};
@@ -69,8 +69,8 @@ pub(super) enum Done {
     ServerUnrouted(String),
     /// A server's objects were applied; the text is what went wrong.
     ServerApplied(String, Result<(), String>),
-    /// A policy went back; its new generation, or why not.
-    RolledBack(PolicyKey, Result<(i64, i64), String>),
+    /// A policy has the content of an earlier generation again, or why not.
+    RolledBack(PolicyKey, Result<(i64, Box<DynamicObject>), String>),
     /// Something came out that changes nothing by itself.
     Nothing,
 }
@@ -210,7 +210,7 @@ impl Deeds {
         self.spawn(move |context| async move {
             failpoint("retire.before");
             let (namespace, name) = revision_name(&context, &id.key, &revision);
-            forever("retire a revision", || async {
+            forever(&context, "retire a revision", || async {
                 match keep {
                     true => set_phase(&context, &namespace, &name, "History").await,
                     false => delete_revision(&context, &namespace, &name).await,
@@ -249,7 +249,7 @@ impl Deeds {
     pub(super) fn hold(&mut self, kind: index::Kind, meta: index::Meta, held: bool) {
         self.spawn(move |context| async move {
             failpoint("finalizer.before");
-            forever("change a finalizer", || {
+            forever(&context, "change a finalizer", || {
                 objects::set_finalizer(&context.client, kind, &meta, held)
             })
             .await;
@@ -277,19 +277,35 @@ impl Deeds {
                 }
             };
             let written = objects::roll_back(&context.client, kind, &meta, spec).await;
-            let result = written.map(|object| (from, object.metadata.generation.unwrap_or(0)));
+            let result = written.map(|object| (from, Box::new(object)));
             Done::RolledBack(key, result.map_err(|e| e.to_string()))
+        });
+    }
+
+    /// Deletes a pod that was made while nobody injected: its StatefulSet makes another.
+    pub(super) fn delete_pod(&mut self, meta: index::Meta) {
+        self.spawn(move |context| async move {
+            let api: Api<Pod> = Api::namespaced(context.client.clone(), &meta.namespace);
+            let params = DeleteParams::default().preconditions(Preconditions {
+                uid: Some(meta.uid.clone()),
+                resource_version: None,
+            });
+            match api.delete(&meta.name, &params).await {
+                Ok(_) => info!(pod = %meta.name, "had no evaluator and was deleted"),
+                Err(error) => warn!(pod = %meta.name, "failed to delete it: {error}"),
+            }
+            Done::Nothing
         });
     }
 
     /// Removes what was made for a server, then lets the server go.
     pub(super) fn end_server(&mut self, meta: index::Meta) {
         self.spawn(move |context| async move {
-            forever("remove what was made for a policy server", || {
+            forever(&context, "remove what was made for a policy server", || {
                 remove_workload(&context, &meta)
             })
             .await;
-            forever("release a policy server", || {
+            forever(&context, "release a policy server", || {
                 objects::set_finalizer(&context.client, index::Kind::Servers, &meta, false)
             })
             .await;
@@ -323,13 +339,17 @@ pub(super) fn revision_name(
 }
 
 /// Does something until it is done: what must not be forgotten, and can't be refused for good.
-async fn forever<T, E, Fut>(what: &str, deed: impl Fn() -> Fut) -> T
+async fn forever<T, E, Fut>(context: &Context, what: &str, deed: impl Fn() -> Fut) -> T
 where
     E: std::fmt::Display,
     Fut: Future<Output = Result<T, E>>,
 {
     let mut rest = REST / 4;
     loop {
+        if context.standing.leads().is_none() {
+            // It is the next leader's to do; this term is about to end.
+            std::future::pending::<()>().await;
+        }
         match deed().await {
             Ok(done) => return done,
             Err(error) => warn!("failed to {what}, which is tried again: {error}"),
@@ -460,7 +480,7 @@ async fn remove_webhook(
 async fn remove_webhooks(context: &Context, present: &[(webhook::Kind, DynamicObject)]) {
     let writer = webhook::Writer::new(context.client.clone());
     for (kind, actual) in present {
-        forever("remove a webhook configuration", || {
+        forever(context, "remove a webhook configuration", || {
             remove_webhook(&writer, *kind, actual)
         })
         .await;

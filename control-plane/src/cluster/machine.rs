@@ -69,6 +69,8 @@ pub(super) struct Machine {
     ending: BTreeSet<String>,
     /// What of a server was applied last, and what came of it.
     applied: BTreeMap<String, servers::Applied>,
+    /// Pods without an evaluator that were deleted.
+    replaced: BTreeSet<String>,
     /// Since when the active revision is active, where this term saw it.
     since: BTreeMap<PolicyId, (String, jiff::Timestamp)>,
     /// What was told of policies by events.
@@ -137,6 +139,7 @@ impl Machine {
             undoing: BTreeMap::new(),
             ending: BTreeSet::new(),
             applied: BTreeMap::new(),
+            replaced: BTreeSet::new(),
             since: BTreeMap::new(),
             told: BTreeMap::new(),
             dirty: true,
@@ -199,6 +202,7 @@ impl Machine {
     pub(super) fn settle(&mut self) {
         if self.restored {
             self.expect_all();
+            self.replace_uninjected();
             self.work();
         }
         self.drive.settle();

@@ -329,3 +329,25 @@ async fn the_discovery_state_is_for_those_who_may_see_it() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_missed_its_injection_is_made_again() {
+    let stage = Stage::start(1).await;
+    let pod = "policy-server-default-0";
+    let bare = "mutatingwebhookconfiguration";
+    stage
+        .kubectl
+        .run(&["delete", bare, "assent-injector"])
+        .await;
+    let before = stage.system.get(&["pod", pod]).await;
+    stage
+        .system
+        .run(&["delete", "pod", pod, "--wait=false"])
+        .await;
+    let injected = |object: &Value| {
+        let container = &object["spec"]["containers"][0];
+        object["metadata"]["uid"] != before["metadata"]["uid"]
+            && container["image"] != "assent.invalid/auto"
+    };
+    stage.system.wait(&["pod", pod], "injected", injected).await;
+}

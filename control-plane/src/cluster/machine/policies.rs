@@ -155,8 +155,18 @@ impl Machine {
             .roll_back(kind_of(key), entry.meta, key.clone(), target);
     }
 
-    pub(super) fn rolled_back(&mut self, key: &PolicyKey, result: Result<(i64, i64), String>) {
+    pub(super) fn rolled_back(
+        &mut self,
+        key: &PolicyKey,
+        result: Result<(i64, Box<DynamicObject>), String>,
+    ) {
         let waiting = self.undoing.remove(key).unwrap_or_default();
+        let result = result.map(|(from, object)| {
+            let generation = object.metadata.generation.unwrap_or(0);
+            // The annotation is gone at once, not when a watch tells.
+            self.index.apply(kind_of(key), *object);
+            (from, generation)
+        });
         match &result {
             Ok((from, generation)) => {
                 info!(policy = %key, from, generation, "rolled back");

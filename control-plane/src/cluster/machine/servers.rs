@@ -8,7 +8,10 @@ use assent_core::{
     plane::Event,
     rollout::{Acceptance, Input, PolicyId, RefusalReason},
 };
-use assent_k8s::{index::Kind, workload};
+use assent_k8s::{
+    index::{Kind, Meta},
+    workload,
+};
 use tracing::{info, warn};
 
 use super::Machine;
@@ -154,6 +157,23 @@ impl Machine {
         // It may have come back meanwhile.
         if self.index.server(name).is_some_and(|s| !s.meta.deleting) {
             self.observe_server(name);
+        }
+    }
+
+    /// Deletes pods of our StatefulSets that have no evaluator: they were made while nobody
+    /// injected, and would wait for their image for ever.
+    pub(super) fn replace_uninjected(&mut self) {
+        let servers = self.drive.plane.servers().map(|(name, _)| name.clone());
+        let servers: Vec<Arc<str>> = servers.collect();
+        for server in servers {
+            let pods = self.index.members(&server);
+            let bare = pods.filter(|p| !p.injected && !p.meta.deleting);
+            let bare: Vec<Meta> = bare.map(|p| p.meta.clone()).collect();
+            for meta in bare {
+                if self.replaced.insert(meta.uid.clone()) {
+                    self.deeds.delete_pod(meta);
+                }
+            }
         }
     }
 
