@@ -1,6 +1,6 @@
 //! Signatures of what lies in registries, as `cosign sign --key` makes them.
 //!
-//! Pure: [`Keys`] say who is trusted, a [`Check`] is shown one signature after the other
+//! Pure: [`Keys`] say who is trusted, a `Check` is shown one signature after the other
 //! and says at the end who signed. Fetching signatures is the business of `pull`.
 
 use std::collections::{BTreeMap, BTreeSet};
