@@ -11,6 +11,7 @@ mod discovery;
 mod harness;
 mod hot;
 mod life;
+mod manifests;
 mod replicas;
 mod restarts;
 mod sources;
