@@ -12,6 +12,7 @@ mod harness;
 mod hot;
 mod life;
 mod manifests;
+mod many;
 mod replicas;
 mod restarts;
 mod sources;
