@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod artefact;
+mod builtins;
 mod corpus;
 mod fuzz;
 mod guests;

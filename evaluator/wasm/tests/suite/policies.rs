@@ -144,6 +144,69 @@ fn check(name: &str, abi: Abi, at_least: usize) {
     }
 }
 
+/// A case whose object is a mebibyte larger, by fields that no policy knows and letters of all widths.
+fn enlarged(case: &Case) -> Option<Box<RawValue>> {
+    let mut request: Value = serde_json::from_str(case.request.get()).unwrap();
+    let object = request["object"].as_object_mut()?;
+    let text = "ä\u{1F9F1} \"padding\" \\ ".repeat(48);
+    let padding = (0..1024).map(|n| (format!("field-{n}"), Value::from(text.as_str())));
+    object.insert(
+        "padding".to_owned(),
+        padding.collect::<serde_json::Map<_, _>>().into(),
+    );
+    let text = request.to_string();
+    assert!(text.len() > 1 << 20, "{}", text.len());
+    Some(RawValue::from_string(text).unwrap())
+}
+
+/// What a policy says of a large object is what it says of a small one.
+#[track_caller]
+fn check_large(name: &str) {
+    let wasm = fs::read(folder(name).join("policy.wasm")).unwrap();
+    let module = ENGINE.compile(&wasm).unwrap();
+    let mut seen = [0, 0];
+    for case in files(folder(name).join("tests")) {
+        let case: Case = serde_json::from_str(&case).unwrap();
+        let Some(request) = enlarged(&case) else {
+            continue;
+        };
+        // Two of each kind: the others differ in what has nothing to do with size.
+        let seen = &mut seen[usize::from(case.expect.allowed)];
+        if std::mem::replace(seen, *seen + 1) >= 2 {
+            continue;
+        }
+        let policy = prepare(&module, case.settings.as_deref()).unwrap();
+        let verdict = policy.evaluate(&Review::admission(&request).unwrap());
+        let verdict = verdict.unwrap_or_else(|error| panic!("{name}, {}: {error}", case.name));
+        assert_eq!(
+            verdict.allowed, case.expect.allowed,
+            "{name}, {}",
+            case.name
+        );
+        let patched = patched(&request, &verdict);
+        assert_eq!(
+            patched.is_some(),
+            case.expect.patched.is_some(),
+            "{name}, {}",
+            case.name
+        );
+    }
+    assert!(seen[1] >= 2, "{name}: {seen:?}");
+}
+
+#[test]
+fn objects_of_a_mebibyte() {
+    for name in [
+        "no-privileged",
+        "add-labels",
+        "require-owner",
+        "allowed-repos",
+        "image-tag",
+    ] {
+        check_large(name);
+    }
+}
+
 #[test]
 fn no_privileged_rust_wapc() {
     check("no-privileged", Abi::Wapc, 5);

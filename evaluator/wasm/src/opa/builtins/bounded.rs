@@ -3,11 +3,14 @@
 use regex::Regex;
 use regorus::Value;
 
-use super::{Own, rego, string};
+use super::{Bounded, TooMuch, rego, string};
 use crate::limits::OUTPUT_BYTES;
 
 /// Comparisons in one call: some 10 ms.
 const MAX_WORK: usize = 1_000_000;
+
+/// Numbers in one range.
+const MAX_NUMBERS: usize = 1_000_000;
 
 /// Each `copy` of a patch may double the document.
 const MAX_COPIES: usize = 8;
@@ -15,7 +18,7 @@ const MAX_COPIES: usize = 8;
 /// Digits and a unit.
 const MAX_QUANTITY: usize = 64;
 
-pub(super) fn find(name: &str) -> Option<Own> {
+pub(super) fn find(name: &str) -> Option<Bounded> {
     Some(match name {
         "strings.any_prefix_match" => |args| any_match(args, |text, part| text.starts_with(part)),
         "strings.any_suffix_match" => |args| any_match(args, |text, part| text.ends_with(part)),
@@ -24,11 +27,7 @@ pub(super) fn find(name: &str) -> Option<Own> {
         "regex.replace" => regex_replace,
         "units.parse" => |args| quantity(args, "units.parse"),
         "units.parse_bytes" => |args| quantity(args, "units.parse_bytes"),
-        "rand.intn" => rand_intn,
-        "uuid.rfc4122" => |_| Some(Value::from(uuid())),
-        "uuid.parse" => |args| rego::delegate("uuid.parse", args),
-        "opa.runtime" => |_| Some(Value::new_object()),
-        "trace" => |_| Some(Value::Bool(true)),
+        "numbers.range_step" => range_step,
         _ => return None,
     })
 }
@@ -56,107 +55,101 @@ fn as_str(value: &Value) -> Option<&str> {
     }
 }
 
-fn any_match(args: &[Value], matches: fn(&str, &str) -> bool) -> Option<Value> {
-    let (texts, parts) = (strings(args.first()?)?, strings(args.get(1)?)?);
-    if texts.len().saturating_mul(parts.len()) > MAX_WORK {
-        return None;
-    }
+fn any_match(args: &[Value], matches: fn(&str, &str) -> bool) -> Result<Option<Value>, TooMuch> {
+    let [texts, parts] = [0, 1].map(|index| args.get(index).and_then(strings));
+    let (Some(texts), Some(parts)) = (texts, parts) else {
+        return Ok(None);
+    };
+    within(texts.len().saturating_mul(parts.len()), MAX_WORK)?;
     let found = texts
         .iter()
         .any(|text| parts.iter().any(|part| matches(text, part)));
-    Some(Value::Bool(found))
+    Ok(Some(Value::Bool(found)))
 }
 
-fn within_work(args: &[Value], name: &str) -> Option<Value> {
-    let size = |value: &Value| match value {
-        Value::Array(items) => items.len(),
+fn within_work(args: &[Value], name: &str) -> Result<Option<Value>, TooMuch> {
+    let size = |index: usize| match args.get(index) {
+        Some(Value::Array(items)) => items.len(),
         _ => 1,
     };
-    let work = size(args.first()?).saturating_mul(size(args.get(1)?));
-    if work > MAX_WORK {
-        None
-    } else {
-        rego::delegate(name, args)
-    }
+    within(size(0).saturating_mul(size(1)), MAX_WORK)?;
+    Ok(rego::delegate(name, args))
 }
 
-fn json_patch(args: &[Value]) -> Option<Value> {
-    let Value::Array(operations) = args.get(1)? else {
-        return None;
+fn json_patch(args: &[Value]) -> Result<Option<Value>, TooMuch> {
+    let Some(Value::Array(operations)) = args.get(1) else {
+        return Ok(None);
     };
     let operation = Value::from("op");
     let is_copy = |item: &&Value| match item {
         Value::Object(fields) => fields.get(&operation).and_then(as_str) == Some("copy"),
         _ => false,
     };
-    let copies = operations.iter().filter(is_copy).count();
-    if copies > MAX_COPIES || operations.len() > MAX_WORK {
-        None
-    } else {
-        rego::delegate("json.patch", args)
-    }
+    within(operations.iter().filter(is_copy).count(), MAX_COPIES)?;
+    within(operations.len(), MAX_WORK)?;
+    Ok(rego::delegate("json.patch", args))
 }
 
-fn regex_replace(args: &[Value]) -> Option<Value> {
-    let (text, pattern, with) = (string(args, 0)?, string(args, 1)?, string(args, 2)?);
-    let regex = Regex::new(pattern).ok()?;
+fn regex_replace(args: &[Value]) -> Result<Option<Value>, TooMuch> {
+    let [Some(text), Some(pattern), Some(with)] = [0, 1, 2].map(|index| string(args, index)) else {
+        return Ok(None);
+    };
+    let Ok(regex) = Regex::new(pattern) else {
+        return Ok(None);
+    };
     let (mut out, mut last) = (String::new(), 0);
     for captures in regex.captures_iter(text) {
-        let whole = captures.get(0)?;
+        let whole = captures.get_match();
         out.push_str(&text[last..whole.start()]);
         captures.expand(with, &mut out);
         last = whole.end();
-        if out.len() > OUTPUT_BYTES {
-            return None;
-        }
+        within(out.len(), OUTPUT_BYTES)?;
     }
     out.push_str(&text[last..]);
-    Some(Value::from(out))
+    Ok(Some(Value::from(out)))
 }
 
 /// Exponents make numbers that take forever to write.
-fn quantity(args: &[Value], name: &str) -> Option<Value> {
-    let text = string(args, 0)?;
+fn quantity(args: &[Value], name: &str) -> Result<Option<Value>, TooMuch> {
+    let Some(text) = string(args, 0) else {
+        return Ok(None);
+    };
     let exponent = text
         .to_ascii_lowercase()
         .split_once('e')
         .map_or(0, |(_, rest)| rest.trim_matches(['+', '-', '"']).len());
-    if text.len() > MAX_QUANTITY || exponent > 2 {
-        None
-    } else {
-        rego::delegate(name, args)
+    if text.len() <= MAX_QUANTITY && exponent <= 2 {
+        return Ok(rego::delegate(name, args));
+    }
+    // What is no number at all is undefined however long it is.
+    let number = text.trim_matches('"').trim_end_matches(char::is_alphabetic);
+    match number.parse::<f64>() {
+        Ok(_) => Err(TooMuch),
+        Err(_) => Ok(None),
     }
 }
 
-/// OPA's is the same for the same seed within one evaluation; so is this one, without state.
-fn rand_intn(args: &[Value]) -> Option<Value> {
-    let seed = string(args, 0)?;
-    let below = match args.get(1)? {
-        Value::Number(number) => number.as_i64()?.unsigned_abs(),
-        _ => return None,
+/// Numbers from one to another, both included, upwards or downwards.
+fn range_step(args: &[Value]) -> Result<Option<Value>, TooMuch> {
+    let int = |index: usize| match args.get(index) {
+        Some(Value::Number(number)) => number.as_i128(),
+        _ => None,
     };
-    if below == 0 {
-        return Some(Value::from(0_i64));
+    let (Some(from), Some(to), Some(step)) = (int(0), int(1), int(2)) else {
+        return Ok(None);
+    };
+    if step <= 0 {
+        return Ok(None);
     }
-    use sha2::Digest as _;
-    let digest = sha2::Sha256::digest(seed.as_bytes());
-    let random = u64::from_be_bytes(*digest.first_chunk()?);
-    Some(Value::from(random % below))
+    let count = to.abs_diff(from) / step.unsigned_abs();
+    within(usize::try_from(count).unwrap_or(usize::MAX), MAX_NUMBERS)?;
+    let count = i128::try_from(count).map_err(|_| TooMuch)?;
+    let sign = if from <= to { 1 } else { -1 };
+    let numbers = (0..=count).map(|index| Value::from(from + sign * step * index));
+    Ok(Some(Value::from(numbers.collect::<Vec<_>>())))
 }
 
-/// A random identifier, version 4.
-fn uuid() -> String {
-    let mut bytes = [0_u8; 16];
-    rand::fill(&mut bytes[..]);
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex = hex::encode(bytes);
-    format!(
-        "{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    )
+/// Whether a call stays within its bound.
+pub(super) fn within(work: usize, most: usize) -> Result<(), TooMuch> {
+    if work <= most { Ok(()) } else { Err(TooMuch) }
 }

@@ -1,18 +1,22 @@
-//! Hashes, and JSON web tokens read without a check.
+//! Hashes, with keys and without.
 
-use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use md5::Md5;
 use regorus::Value;
+use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha512};
 
 use super::{Own, string};
 
 pub(super) fn find(name: &str) -> Option<Own> {
     Some(match name {
+        "crypto.md5" => |args| hashed(args, |text| Md5::digest(text).to_vec()),
+        "crypto.sha1" => |args| hashed(args, |text| Sha1::digest(text).to_vec()),
         "crypto.sha256" => |args| hashed(args, |text| Sha256::digest(text).to_vec()),
-        "crypto.hmac.sha256" => |args| keyed(args, hmac_sha256),
-        "crypto.hmac.sha512" => |args| keyed(args, hmac_sha512),
+        "crypto.hmac.md5" => |args| keyed(args, |text, key| hmac::<Md5>(text, key, 64)),
+        "crypto.hmac.sha1" => |args| keyed(args, |text, key| hmac::<Sha1>(text, key, 64)),
+        "crypto.hmac.sha256" => |args| keyed(args, |text, key| hmac::<Sha256>(text, key, 64)),
+        "crypto.hmac.sha512" => |args| keyed(args, |text, key| hmac::<Sha512>(text, key, 128)),
         "crypto.hmac.equal" => |args| Some(Value::Bool(string(args, 0)? == string(args, 1)?)),
-        "io.jwt.decode" => |args| decode_jwt(string(args, 0)?),
         _ => return None,
     })
 }
@@ -27,14 +31,6 @@ fn keyed(args: &[Value], hash: fn(&[u8], &[u8]) -> Vec<u8>) -> Option<Value> {
         text.as_bytes(),
         key.as_bytes(),
     ))))
-}
-
-fn hmac_sha256(text: &[u8], key: &[u8]) -> Vec<u8> {
-    hmac::<Sha256>(text, key, 64)
-}
-
-fn hmac_sha512(text: &[u8], key: &[u8]) -> Vec<u8> {
-    hmac::<Sha512>(text, key, 128)
 }
 
 /// RFC 2104.
@@ -55,23 +51,4 @@ fn hmac<D: Digest>(text: &[u8], key: &[u8], block: usize) -> Vec<u8> {
         .chain_update(inner)
         .finalize()
         .to_vec()
-}
-
-/// Header, claims and signature, as OPA gives them: nothing is verified.
-fn decode_jwt(token: &str) -> Option<Value> {
-    let parts: Vec<_> = token.split('.').collect();
-    let [header, claims, signature] = parts[..] else {
-        return None;
-    };
-    let bytes = |part: &str| {
-        BASE64_URL_SAFE_NO_PAD
-            .decode(part.trim_end_matches('='))
-            .ok()
-    };
-    let json = |part: &str| -> Option<Value> {
-        let document: serde_json::Value = serde_json::from_slice(&bytes(part)?).ok()?;
-        Some(Value::from(document))
-    };
-    let signature = Value::from(hex::encode(bytes(signature)?));
-    Some(Value::from(vec![json(header)?, json(claims)?, signature]))
 }

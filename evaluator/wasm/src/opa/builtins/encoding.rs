@@ -2,25 +2,41 @@
 
 use regorus::Value;
 
-use super::{Own, string};
+use super::{Bounded, TooMuch, string};
 
-pub(super) fn find(name: &str) -> Option<Own> {
+pub(super) fn find(name: &str) -> Option<Bounded> {
     Some(match name {
-        "yaml.marshal" => marshal,
-        "yaml.unmarshal" => |args| unmarshal(string(args, 0)?),
+        "yaml.marshal" => |args| Ok(marshal(args)),
+        "yaml.unmarshal" => |args| string(args, 0).map_or(Ok(None), unmarshal),
         "yaml.is_valid" => |args| {
-            Some(Value::Bool(
-                string(args, 0).is_some_and(|text| unmarshal(text).is_some()),
-            ))
+            let document = string(args, 0).map_or(Ok(None), unmarshal)?;
+            Ok(Some(Value::Bool(document.is_some())))
         },
         _ => return None,
     })
 }
 
 /// The reader counts nodes and aliases, and gives up on documents that expand without end.
-fn unmarshal(text: &str) -> Option<Value> {
-    let document: serde_json::Value = serde_saphyr::from_str(text).ok()?;
-    Some(Value::from(document))
+fn unmarshal(text: &str) -> Result<Option<Value>, TooMuch> {
+    match serde_saphyr::from_str::<serde_json::Value>(text) {
+        Ok(document) => Ok(Some(Value::from(document))),
+        Err(error) if gave_up(&error) => Err(TooMuch),
+        Err(_) => Ok(None),
+    }
+}
+
+/// An alias hides the kind of what went wrong inside of it, but not its words.
+fn gave_up(error: &serde_saphyr::Error) -> bool {
+    use serde_saphyr::Error;
+    let error = error.without_snippet();
+    let limit = matches!(
+        error,
+        Error::Budget { .. }
+            | Error::AliasReplayLimitExceeded { .. }
+            | Error::AliasExpansionLimitExceeded { .. }
+            | Error::AliasReplayStackDepthExceeded { .. }
+    );
+    limit || error.to_string().starts_with("budget breached")
 }
 
 fn marshal(args: &[Value]) -> Option<Value> {

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use ipnet::IpNet;
 use regorus::Value;
 
-use super::{Own, string};
+use super::{Bounded, TooMuch, bounded::within, string};
 
 /// Addresses in one expanded range: a /16 of IPv4.
 const MAX_HOSTS: usize = 65_536;
@@ -13,21 +13,22 @@ const MAX_HOSTS: usize = 65_536;
 /// Pairs that are compared in one call.
 const MAX_PAIRS: usize = 1_000_000;
 
-pub(super) fn find(name: &str) -> Option<Own> {
+pub(super) fn find(name: &str) -> Option<Bounded> {
     Some(match name {
         "net.cidr_expand" => expand,
-        "net.cidr_merge" => merge,
+        "net.cidr_merge" => |args| Ok(merge(args)),
         "net.cidr_contains_matches" => contains_matches,
         _ => return None,
     })
 }
 
-fn expand(args: &[Value]) -> Option<Value> {
-    let net: IpNet = string(args, 0)?.parse().ok()?;
-    let (length, bits) = (u32::from(net.prefix_len()), u32::from(net.max_prefix_len()));
-    let count = 1_usize
-        .checked_shl(bits - length)
-        .filter(|count| (1..=MAX_HOSTS).contains(count))?;
+fn expand(args: &[Value]) -> Result<Option<Value>, TooMuch> {
+    let Some(net) = string(args, 0).and_then(|text| text.parse::<IpNet>().ok()) else {
+        return Ok(None);
+    };
+    let bits = u32::from(net.max_prefix_len() - net.prefix_len());
+    let count = 1_usize.checked_shl(bits).unwrap_or(usize::MAX);
+    within(count, MAX_HOSTS)?;
     let first = net.network();
     let address = |index: usize| match first {
         IpAddr::V4(v4) => {
@@ -38,7 +39,7 @@ fn expand(args: &[Value]) -> Option<Value> {
     let hosts: BTreeSet<_> = (0..count)
         .map(|index| Value::from(address(index).to_string()))
         .collect();
-    Some(Value::from(hosts))
+    Ok(Some(Value::from(hosts)))
 }
 
 fn merge(args: &[Value]) -> Option<Value> {
@@ -54,11 +55,12 @@ fn merge(args: &[Value]) -> Option<Value> {
 }
 
 /// Pairs of (index or key of the range, index or key of the address) where one contains the other.
-fn contains_matches(args: &[Value]) -> Option<Value> {
-    let (ranges, addresses) = (keyed(args.first()?)?, keyed(args.get(1)?)?);
-    if ranges.len().saturating_mul(addresses.len()) > MAX_PAIRS {
-        return None;
-    }
+fn contains_matches(args: &[Value]) -> Result<Option<Value>, TooMuch> {
+    let [ranges, addresses] = [0, 1].map(|index| args.get(index).and_then(keyed));
+    let (Some(ranges), Some(addresses)) = (ranges, addresses) else {
+        return Ok(None);
+    };
+    within(ranges.len().saturating_mul(addresses.len()), MAX_PAIRS)?;
     let mut found = BTreeSet::new();
     for (range_key, outer) in &ranges {
         for (address_key, inner) in &addresses {
@@ -67,7 +69,7 @@ fn contains_matches(args: &[Value]) -> Option<Value> {
             }
         }
     }
-    Some(Value::from(found))
+    Ok(Some(Value::from(found)))
 }
 
 /// A range, or an address as the range of itself.

@@ -32,6 +32,16 @@ fn undefined(name: &str, args: &str) {
     assert_eq!(call(name, args), Ok(None), "{name}{args}");
 }
 
+/// More than a call may do ends the evaluation: undefined might let something pass.
+#[track_caller]
+fn too_much(name: &str, args: &str) {
+    let error = call(name, args).unwrap_err();
+    assert!(
+        error.contains(name) && error.contains("more than it does"),
+        "{error}"
+    );
+}
+
 #[test]
 fn time() {
     check("time.now_ns", "[]", "1700000000000000001");
@@ -161,13 +171,41 @@ fn wrong_arguments_are_undefined() {
 
 #[test]
 fn what_would_never_end_is_refused() {
-    undefined("net.cidr_expand", r#"["0.0.0.0/0"]"#);
-    undefined("net.cidr_expand", r#"["::/0"]"#);
-    undefined("units.parse", r#"["1e999999999"]"#);
+    too_much("net.cidr_expand", r#"["0.0.0.0/0"]"#);
+    too_much("net.cidr_expand", r#"["::/0"]"#);
+    too_much("units.parse", r#"["1e999999999"]"#);
+    too_much("numbers.range_step", "[0,1000000000,1]");
+    too_much(
+        "numbers.range_step",
+        "[-170000000000000000000000000000000000000,170000000000000000000000000000000000000,1]",
+    );
+    let globs = format!(r#"["{}","{}z"]"#, "[ab]*[ac]*".repeat(30), "a".repeat(60));
+    too_much("regex.globs_match", &globs);
+    // Every node leads to every other: the number of paths has no name.
+    let nodes: Vec<String> = (0..12).map(|n| format!("\"{n}\"")).collect();
+    let all = nodes.join(",");
+    let graph: Vec<String> = nodes.iter().map(|node| format!("{node}:[{all}]")).collect();
+    let graph = format!("[{{{}}},[\"0\"]]", graph.join(","));
+    too_much("graph.reachable_paths", &graph);
+    too_much("json.match_schema", r##"[{},{"$ref":"#"}]"##);
+    too_much(
+        "json.match_schema",
+        r#"[{},{"$ref":"https://example.com/schema"}]"#,
+    );
+    too_much(
+        "json.verify_schema",
+        r#"[{"properties":{"a":{"$ref":"other.json"}}}]"#,
+    );
+    let texts = vec!["\"a\""; 1_001].join(",");
+    too_much(
+        "strings.any_prefix_match",
+        &format!("[[{texts}],[{texts}]]"),
+    );
     let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\\ng: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\\nh: [*g,*g,*g,*g,*g,*g,*g,*g,*g]";
-    undefined("yaml.unmarshal", &format!("[\"{bomb}\"]"));
+    too_much("yaml.unmarshal", &format!("[\"{bomb}\"]"));
+    too_much("yaml.is_valid", &format!("[\"{bomb}\"]"));
     let copies = r#"{"op":"copy","from":"","path":"/a"},"#.repeat(40);
-    undefined(
+    too_much(
         "json.patch",
         &format!("[{{}},[{}]]", copies.trim_end_matches(',')),
     );
@@ -214,4 +252,45 @@ fn print_is_logged() {
         .call(&Context { now: None }, &args)
         .unwrap();
     assert_eq!(reply.log.as_deref(), Some("a 1 <undefined>"));
+}
+
+/// What OPA compiles into modules, or takes away when it compiles.
+const NATIVE: &str = "
+    assign eq print
+    abs all and any array.concat array.flatten array.reverse array.slice base64.decode
+    base64.encode base64.is_valid base64url.decode base64url.encode bits.and bits.lsh bits.negate bits.or bits.rsh
+    bits.xor ceil concat contains count div endswith equal floor
+    format_int glob.match graph.reachable gt gte indexof internal.member_2 internal.member_3 internal.template_string
+    intersection is_array is_boolean is_null is_number is_object is_set is_string json.filter
+    json.is_valid json.marshal json.remove json.unmarshal lower lt lte max min
+    minus mul neq net.cidr_contains net.cidr_intersects net.cidr_overlap numbers.range object.filter object.get
+    object.keys object.remove object.union object.union_n or plus product re_match regex.find_all_string_submatch_n
+    regex.is_valid regex.match rem replace round set_diff sort split startswith
+    strings.replace_n strings.reverse substring sum to_number trim trim_left trim_prefix trim_right
+    trim_space trim_suffix type_name union upper walk
+";
+
+/// A builtin that a newer OPA has is noticed here.
+#[test]
+fn every_builtin_of_opa_is_known() {
+    let program = std::env::var("ASSENT_OPA");
+    let program =
+        program.expect("ASSENT_OPA must name the opa program: eval \"$(scripts/tools --env opa)\"");
+    let output = std::process::Command::new(program)
+        .args(["capabilities", "--current"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let capabilities: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let native: Vec<&str> = NATIVE.split_whitespace().collect();
+    let names = capabilities["builtins"].as_array().unwrap().iter();
+    let names: Vec<&str> = names
+        .map(|builtin| builtin["name"].as_str().unwrap())
+        .collect();
+    assert!(names.len() > 200, "{}", names.len());
+    let unknown = names.iter().filter(|name| {
+        let known = !matches!(Function::named(name), Function::Unknown);
+        !known && !native.contains(name)
+    });
+    assert_eq!(unknown.collect::<Vec<_>>(), Vec::<&&str>::new());
 }

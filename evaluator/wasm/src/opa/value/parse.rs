@@ -9,6 +9,9 @@ use crate::limits::JSON_DEPTH;
 /// Integers with more digits than this are read as floating point: arithmetic on them has no bound.
 const MAX_DIGITS: usize = 100;
 
+/// Digits of the largest RSA keys, twice over: beyond floating point, and still quick to read.
+const MOST_DIGITS: usize = 10_000;
+
 /// Why text is no value.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum Error {
@@ -172,19 +175,22 @@ impl Parser<'_> {
     }
 }
 
+fn is_integer(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'-')
+}
+
 fn number(text: &str) -> Option<Value> {
     if let Ok(small) = text.parse::<i64>() {
         return Some(Value::from(small));
     }
-    if text.len() <= MAX_DIGITS
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || byte == b'-')
-    {
+    if text.len() <= MAX_DIGITS && is_integer(text) {
         return Value::from_numeric_string(text).ok();
     }
-    text.parse::<f64>()
-        .ok()
-        .filter(|float| float.is_finite())
-        .map(Value::from)
+    match text.parse::<f64>().ok()? {
+        float if float.is_finite() => Some(Value::from(float)),
+        // A modulus, say; it may be shown, and nobody calculates with it.
+        _ if is_integer(text) && text.len() <= MOST_DIGITS => Value::from_numeric_string(text).ok(),
+        _ => None,
+    }
 }
