@@ -8,7 +8,9 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use assent_core::Mode;
-use assent_wasm::{Engine, EngineConfig, Module, Policy, PolicySpec, PolicyType, Verdict};
+use assent_wasm::{
+    AdmissionResponse, Engine, EngineConfig, Module, Policy, PolicySpec, PolicyType, Verdict,
+};
 
 use crate::{
     exit::Exit,
@@ -108,7 +110,7 @@ impl Args {
             _ => verdict,
         };
         if output.is_json() {
-            out::json(&answer::Response::new(&incoming.uid, &verdict))?;
+            out::json(&AdmissionResponse::new(&incoming.uid, &verdict))?;
         } else {
             out::print(answer::Text(&verdict))?;
         }

@@ -1,91 +1,14 @@
-//! A verdict for scripts, as an AdmissionResponse, and for people.
+//! A verdict for people.
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
 use assent_wasm::Verdict;
-use base64::{Engine as _, prelude::BASE64_STANDARD};
-use serde::Serialize;
 use serde_json::Value;
 
 use crate::out::{clean, clean_lines};
 
-/// `AdmissionReview.response`.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Response<'a> {
-    uid: &'a str,
-    allowed: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<Status<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    patch_type: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    patch: Option<String>,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    warnings: &'a [String],
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    audit_annotations: &'a BTreeMap<String, String>,
-}
-
 /// The verdict in lines.
 pub(crate) struct Text<'a>(pub(crate) &'a Verdict);
-
-#[derive(Serialize)]
-struct Status<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<Details<'a>>,
-}
-
-#[derive(Serialize)]
-struct Details<'a> {
-    causes: Vec<Cause<'a>>,
-}
-
-#[derive(Serialize)]
-struct Cause<'a> {
-    message: &'a str,
-}
-
-// === impl Response ===
-
-impl<'a> Response<'a> {
-    pub(crate) fn new(uid: &'a str, verdict: &'a Verdict) -> Self {
-        let patch = verdict.patch.as_ref();
-        Self {
-            uid,
-            allowed: verdict.allowed,
-            status: Status::of(verdict),
-            patch_type: patch.map(|_| "JSONPatch"),
-            patch: patch.map(|patch| BASE64_STANDARD.encode(patch)),
-            warnings: &verdict.warnings,
-            audit_annotations: &verdict.audit_annotations,
-        }
-    }
-}
-
-// === impl Status ===
-
-impl<'a> Status<'a> {
-    fn of(verdict: &'a Verdict) -> Option<Self> {
-        if verdict.allowed && verdict.message.is_none() {
-            return None;
-        }
-        let causes: Vec<_> = verdict
-            .causes
-            .iter()
-            .map(|message| Cause { message })
-            .collect();
-        Some(Self {
-            message: verdict.message.as_deref(),
-            code: verdict.code,
-            details: (!causes.is_empty()).then_some(Details { causes }),
-        })
-    }
-}
 
 // === impl Text ===
 
@@ -159,17 +82,5 @@ mod tests {
         };
         let expect = "denied: no \n  code     403\n  cause    own words\n  warning  careful\n  patch    add /a 1\n  patch    move /c from /b\n  audit    k: v\n";
         assert_eq!(Text(&verdict).to_string(), expect);
-    }
-
-    #[test]
-    fn scripts_get_an_admission_response() {
-        let verdict = Verdict {
-            allowed: true,
-            patch: Some(b"[]".to_vec()),
-            ..Verdict::default()
-        };
-        let json = serde_json::to_value(Response::new("u", &verdict)).ok();
-        let expect = serde_json::json!({"uid": "u", "allowed": true, "patchType": "JSONPatch", "patch": "W10="});
-        assert_eq!(json, Some(expect));
     }
 }

@@ -1,9 +1,6 @@
 //! What goes out: AdmissionReview answers, and errors as JSON.
 
-use std::collections::BTreeMap;
-
-use assent_wasm::Verdict;
-use base64::{Engine as _, prelude::BASE64_STANDARD};
+use assent_wasm::{AdmissionResponse, Verdict};
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use http_body_util::Full;
@@ -11,10 +8,9 @@ use serde::Serialize;
 
 use super::review::Endpoint;
 
-/// Every decision names the revision that it came from. The API server takes annotations
-/// whose key has no slash and puts the webhook's name before them, so both forms are given.
-const REVISION: &str = "assent.dev/revision";
-const REVISION_SHORT: &str = "revision";
+/// Every decision names the revision that it came from. The API server puts the webhook's
+/// name and a slash before each key, and drops what then has two slashes.
+const REVISION: &str = "revision";
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -23,44 +19,7 @@ struct Review<'a> {
     api_version: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
-    response: Body<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Body<'a> {
-    uid: &'a str,
-    allowed: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<Status<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    patch_type: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    patch: Option<String>,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    warnings: &'a [String],
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    audit_annotations: &'a BTreeMap<String, String>,
-}
-
-#[derive(Serialize)]
-struct Status<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<Details<'a>>,
-}
-
-#[derive(Serialize)]
-struct Details<'a> {
-    causes: Vec<Cause<'a>>,
-}
-
-#[derive(Serialize)]
-struct Cause<'a> {
-    message: &'a str,
+    response: AdmissionResponse<'a>,
 }
 
 #[derive(Serialize)]
@@ -74,29 +33,16 @@ pub(crate) fn verdict(endpoint: Endpoint, uid: &str, verdict: &Verdict) -> Respo
     let review = Review {
         api_version: admission.then_some("admission.k8s.io/v1"),
         kind: admission.then_some("AdmissionReview"),
-        response: Body {
-            uid,
-            allowed: verdict.allowed,
-            status: status(verdict),
-            patch_type: verdict.patch.as_ref().map(|_| "JSONPatch"),
-            patch: verdict
-                .patch
-                .as_ref()
-                .map(|patch| BASE64_STANDARD.encode(patch)),
-            warnings: &verdict.warnings,
-            audit_annotations: &verdict.audit_annotations,
-        },
+        response: AdmissionResponse::new(uid, verdict),
     };
     json(StatusCode::OK, &review)
 }
 
 /// Names the revision in the verdict, whatever the policy wrote there.
 pub(crate) fn name_revision(verdict: &mut Verdict, revision: &str) {
-    for key in [REVISION, REVISION_SHORT] {
-        verdict
-            .audit_annotations
-            .insert(key.to_owned(), revision.to_owned());
-    }
+    verdict
+        .audit_annotations
+        .insert(REVISION.to_owned(), revision.to_owned());
 }
 
 /// An error that is no policy's.
@@ -108,22 +54,6 @@ pub(crate) fn problem(status: StatusCode, error: &str) -> Response<Full<Bytes>> 
         response.headers_mut().insert(header::RETRY_AFTER, second);
     }
     response
-}
-
-fn status(verdict: &Verdict) -> Option<Status<'_>> {
-    if verdict.allowed && verdict.message.is_none() {
-        return None;
-    }
-    let causes: Vec<_> = verdict
-        .causes
-        .iter()
-        .map(|message| Cause { message })
-        .collect();
-    Some(Status {
-        message: verdict.message.as_deref(),
-        code: verdict.code,
-        details: (!causes.is_empty()).then_some(Details { causes }),
-    })
 }
 
 fn json(status: StatusCode, body: &impl Serialize) -> Response<Full<Bytes>> {

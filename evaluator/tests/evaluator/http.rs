@@ -86,7 +86,7 @@ pub(crate) fn pod(operation: &str) -> Value {
 
 /// The revision that a decision names.
 pub(crate) fn revision(answer: &Value) -> &str {
-    answer["response"]["auditAnnotations"]["assent.dev/revision"]
+    answer["response"]["auditAnnotations"]["revision"]
         .as_str()
         .unwrap_or("none")
 }
