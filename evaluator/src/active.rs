@@ -12,9 +12,10 @@ use arc_swap::ArcSwap;
 use assent_core::{RouteState, Version};
 
 use crate::{
+    gate::Gate,
     metrics::Metrics,
     plan::{Answer, Layout, Parsed},
-    served::{Gate, Served},
+    served::Served,
 };
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod config;
 mod failure;
 #[doc(hidden)]
 pub mod fuzz;
+mod gate;
 mod metrics;
 mod plan;
 mod prepare;

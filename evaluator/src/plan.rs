@@ -65,8 +65,9 @@ pub(crate) struct Parsed<'a> {
 }
 
 /// Decides what to do about each revision of `candidate`. `offered` came with its content in
-/// this response and is tried anew; a failure of one that was not stands. `poisoned` content
-/// brought this process down before and is never tried.
+/// this response and is tried anew; a failure of one that was not stands. `poisoned` content,
+/// and any content with a `poisoned` module, brought this process down before and is never
+/// tried.
 pub(crate) fn plan(
     candidate: &Announced,
     offered: &BTreeSet<RevisionId>,
@@ -80,7 +81,11 @@ pub(crate) fn plan(
             .get(revision)
             .is_some_and(|have| have.content_digest == offer.content_digest);
         let before = failed.get(revision).filter(|_| !offered.contains(revision));
-        match (&offer.body, poisoned.get(&offer.content_digest), before) {
+        let poison = poisoned.get(&offer.content_digest).or_else(|| {
+            let policy = offer.body.as_ref().ok()?;
+            poisoned.get(&policy.content.module_digest)
+        });
+        match (&offer.body, poison, before) {
             (Err(why), _, _) => {
                 let failure = Failure::lasting(Stage::Verify, why.clone());
                 plan.failed.insert(revision.clone(), failure);

@@ -210,10 +210,7 @@ impl Preparer {
         let module = self.module(policy, code);
         let compile_us = micros(began);
         let began = Instant::now();
-        let outcome = module.and_then(|module| {
-            let _marker = self.mark(policy, Stage::SelfTest);
-            sandbox::prepare(&self.engine, &module, policy).map(Arc::new)
-        });
+        let outcome = module.and_then(|module| self.sandbox(policy, &module));
         if let Ok(sandbox) = &outcome {
             sandbox.connect(self.services.clone());
             self.library()
@@ -221,6 +218,18 @@ impl Preparer {
                 .insert(key(policy), sandbox.clone());
         }
         (outcome, compile_us, micros(began))
+    }
+
+    /// Until the module sees its settings, what happens is its own doing: the marker names
+    /// the module, so that other settings do not bring the process down again.
+    fn sandbox(&self, policy: &Arc<Policy>, module: &Module) -> Outcome {
+        let sandbox = {
+            let _marker = self.mark(&policy.content.module_digest, policy, Stage::Instantiate);
+            sandbox::link(&self.engine, module, policy)?
+        };
+        let _marker = self.mark(&policy.content_digest, policy, Stage::SelfTest);
+        sandbox::test(&sandbox)?;
+        Ok(Arc::new(sandbox))
     }
 
     fn module(&self, policy: &Arc<Policy>, code: Option<Code>) -> Result<Module, Failure> {
@@ -234,15 +243,15 @@ impl Preparer {
                 format!("the module {digest} is not here"),
             ));
         };
-        let _marker = self.mark(policy, Stage::Compile);
+        let _marker = self.mark(&digest, policy, Stage::Compile);
         let module = sandbox::compile(&self.engine, &code)?;
         self.library().modules.insert(digest, module.clone());
         Ok(module)
     }
 
-    fn mark(&self, policy: &Policy, stage: Stage) -> Option<crate::store::Attempt> {
+    fn mark(&self, what: &Digest, policy: &Policy, stage: Stage) -> Option<crate::store::Attempt> {
         let store = self.store.as_ref()?;
-        Some(store.attempt(&policy.content_digest, &policy.revision, stage))
+        Some(store.attempt(what, &policy.revision, stage))
     }
 
     fn library(&self) -> std::sync::MutexGuard<'_, Library> {

@@ -3,16 +3,16 @@
 use std::sync::{
     Arc,
     atomic::{
-        AtomicU8, AtomicUsize,
-        Ordering::{AcqRel, Acquire, Relaxed},
+        AtomicU8,
+        Ordering::{AcqRel, Acquire},
     },
 };
 
 use assent_core::{Policy, RevisionId};
 use assent_wasm::{EvalError, Review, Verdict};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 
-use crate::metrics::PolicyMetrics;
+use crate::{gate::Gate, metrics::PolicyMetrics};
 
 /// A revision with its sandbox and what is known of its health.
 pub(crate) struct Served {
@@ -31,21 +31,10 @@ pub(crate) enum HealthEvent {
     Recovered { revision: RevisionId },
 }
 
-/// How many requests of one policy run and wait, so that a slow policy leaves threads for
-/// the others.
-pub(crate) struct Gate {
-    running: Arc<Semaphore>,
-    waiting: AtomicUsize,
-}
-
 /// No verdict yet; at least one; none but failures.
 const FRESH: u8 = 0;
 const PROVEN: u8 = 1;
 const FAILING: u8 = 2;
-
-/// Requests of one policy that may wait for their turn. At 100 µs each they are answered
-/// within some tens of milliseconds; more would only time out later.
-const WAITING: usize = 512;
 
 /// Every reason that an evaluation error may have, for forgetting its series.
 pub(crate) const REASONS: &[&str] = &[
@@ -126,45 +115,6 @@ impl Served {
         if let Err(error) = self.events.try_send(event) {
             tracing::warn!(%error, "failed to report the health of a revision");
         }
-    }
-}
-
-// === impl Gate ===
-
-impl Gate {
-    pub(crate) fn new(running: usize) -> Self {
-        Self {
-            running: Arc::new(Semaphore::new(running)),
-            waiting: AtomicUsize::new(0),
-        }
-    }
-
-    /// Waits for a turn; none when too many wait already.
-    pub(crate) async fn enter(&self) -> Option<OwnedSemaphorePermit> {
-        if let Ok(permit) = self.running.clone().try_acquire_owned() {
-            return Some(permit);
-        }
-        let _waiting = Waiting::join(&self.waiting)?;
-        self.running.clone().acquire_owned().await.ok()
-    }
-}
-
-/// Counts one waiting request, even if its client goes away.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn join(count: &'a AtomicUsize) -> Option<Self> {
-        if count.fetch_add(1, Relaxed) < WAITING {
-            return Some(Self(count));
-        }
-        count.fetch_sub(1, Relaxed);
-        None
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
     }
 }
 

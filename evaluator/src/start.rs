@@ -1,6 +1,11 @@
 //! Wiring: from a configuration to a running evaluator.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use assent_proto::v1;
@@ -172,12 +177,7 @@ impl Evaluator {
         let sync = Follower {
             connector,
             node: node(&engine, id, policy_server, format!("{scheme}://{listen}")),
-            machine: Machine::new(
-                store
-                    .as_ref()
-                    .map(|store| store.crashed())
-                    .unwrap_or_default(),
-            ),
+            machine: machine(store.as_deref(), &metrics),
             preparer: Preparer::new(engine, store.clone(), services),
             active,
             readiness: readiness.clone(),
@@ -375,6 +375,19 @@ fn open_store(
             Ok(None)
         }
     }
+}
+
+/// A machine that knows what earlier processes learnt.
+fn machine(store: Option<&Store>, metrics: &Metrics) -> Machine {
+    let Some(store) = store else {
+        return Machine::new(BTreeMap::new(), 0);
+    };
+    let term = store.term().unwrap_or_else(|error| {
+        metrics.state_errors.inc();
+        tracing::error!(%error, "sets of older leaders are not told from newer ones until the next set");
+        0
+    });
+    Machine::new(store.crashed(), term)
 }
 
 fn restore(store: &Store, metrics: &Metrics) -> Option<Restored> {

@@ -53,6 +53,9 @@ pub(crate) enum Error {
 /// First line of the set's file; the number changes with its layout.
 const MAGIC: &[u8] = b"assent-set-1\n";
 
+/// The file of the leadership term.
+const TERM: &str = "leadership";
+
 /// No set that the control plane sends comes near it.
 const LARGEST: u64 = 1 << 30;
 
@@ -85,6 +88,29 @@ impl Store {
         decode(&bytes)
             .map(Some)
             .map_err(|why| Error::Damaged { path, why })
+    }
+
+    /// The newest leadership term that an earlier process has seen, if it was kept.
+    pub(crate) fn term(&self) -> Result<u64, Error> {
+        let path = self.root.join(TERM);
+        let text = match read_bounded(&path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(error) => return Err(io_error("read", &path)(error)),
+        };
+        text.trim().parse().map_err(|_| Error::Damaged {
+            path,
+            why: "it is no number".into(),
+        })
+    }
+
+    /// Keeps a leadership term: a restart must not make this evaluator take an older leader's
+    /// sets.
+    pub(crate) fn keep_term(&self, term: u64) -> Result<(), Error> {
+        match self.term() {
+            Ok(kept) if kept == term => Ok(()),
+            _ => self.write(TERM, format!("{term}\n").as_bytes()),
+        }
     }
 
     /// Keeps a set. Its modules must have been kept before.

@@ -218,6 +218,7 @@ impl Follower {
                 policies: swap.loaded,
                 routes: swap.routes,
                 whole: swap.whole,
+                lease_transitions: swap.lease_transitions,
                 modules: self.modules.clone(),
             }));
         }

@@ -116,6 +116,17 @@ fn poisoned_content_is_never_tried() {
 }
 
 #[test]
+fn a_poisoned_module_is_never_tried_with_other_settings_either() {
+    let (a, b) = (mk_policy("a", 1, "x"), mk_policy_of("a", 2, "x", true));
+    assert_ne!(a.content_digest, b.content_digest);
+    let set = mk_set(&[(&a, RouteState::Active), (&b, RouteState::Candidate)]);
+    let crashed = Failure::lasting(Stage::Compile, "brought the evaluator down");
+    let poisoned = [(a.content.module_digest, crashed)].into();
+    let result = plan(&set, &all(&set), &Loaded::new(), &Failed::new(), &poisoned);
+    check_plan(&result, &[], &[], &[&a, &b]);
+}
+
+#[test]
 fn what_cannot_be_read_fails_at_verify() {
     let a = mk_policy("a", 1, "x");
     let offer = Offer {

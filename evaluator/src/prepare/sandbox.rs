@@ -23,17 +23,20 @@ pub(crate) fn compile(engine: &Engine, code: &Code) -> Result<Module, Failure> {
     })
 }
 
-/// Links the policy, lets the module judge its settings, and tests it once.
-pub(crate) fn prepare(
+/// Links the policy; its settings are not looked at.
+pub(crate) fn link(
     engine: &Engine,
     module: &Module,
     policy: &Policy,
 ) -> Result<assent_wasm::Policy, Failure> {
     let spec = spec(module, policy)?;
-    let sandbox = assent_wasm::Policy::prepare(engine, module, spec).map_err(failure)?;
+    assent_wasm::Policy::prepare(engine, module, spec).map_err(failure)
+}
+
+/// Lets the module judge its settings, and tests it once.
+pub(crate) fn test(sandbox: &assent_wasm::Policy) -> Result<(), Failure> {
     sandbox.validate_settings().map_err(failure)?;
-    sandbox.self_test().map_err(failure)?;
-    Ok(sandbox)
+    sandbox.self_test().map_err(failure)
 }
 
 fn spec(module: &Module, policy: &Policy) -> Result<PolicySpec, Failure> {

@@ -1,6 +1,9 @@
 //! From a request to its answer: look up, admit, read, judge.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use assent_core::Mode;
 use assent_wasm::Verdict;
@@ -45,7 +48,11 @@ type Answer = Response<Full<Bytes>>;
 const BODY: usize = 7 << 20;
 
 /// A body comes from the same cluster; the API server gives up after 10 s by default.
-const BODY_TIME: std::time::Duration = std::time::Duration::from_secs(10);
+const BODY_TIME: Duration = Duration::from_secs(10);
+
+/// What a webhook waits for unless it says otherwise, and the most that it may say.
+const TIMEOUT: Duration = Duration::from_secs(10);
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// Some thousand requests wait for less than the API server's patience; more would time out.
 const REQUESTS: usize = 4_096;
@@ -97,6 +104,7 @@ impl Handler {
     }
 
     async fn answer(&self, request: Request<Body>) -> Result<Answer, Error> {
+        let arrived = Instant::now();
         let path = request.uri().path().to_owned();
         let (endpoint, path) = Endpoint::split(&path).ok_or(Error::Endpoint)?;
         if request.method() != Method::POST {
@@ -113,13 +121,14 @@ impl Handler {
                 return Ok(answer::problem(StatusCode::NOT_FOUND, &why));
             }
         };
+        let until = arrived + patience(request.uri().query(), &served);
         let Ok(_place) = self.bounds.requests.clone().try_acquire_owned() else {
             return Ok(self.overloaded("too many requests are waiting"));
         };
         let Some((body, memory)) = self.read(request).await? else {
             return Ok(self.overloaded("too many large requests are waiting"));
         };
-        self.evaluate(endpoint, served, body, memory).await
+        self.evaluate(endpoint, served, body, memory, until).await
     }
 
     /// Reads the body within the budget of bytes; none when that is used up.
@@ -154,12 +163,15 @@ impl Handler {
         served: Vec<Arc<Served>>,
         body: Bytes,
         memory: OwnedSemaphorePermit,
+        until: Instant,
     ) -> Result<Answer, Error> {
-        let Some(turn) = served[0].gate.clone().enter().await else {
-            return Ok(self.overloaded("too many requests wait for this policy"));
+        let gate = served[0].gate.clone();
+        let turn = match gate.enter(until).await {
+            Ok(turn) => turn,
+            Err(refusal) => return Ok(self.overloaded(&refusal.to_string())),
         };
-        let Ok(thread) = self.bounds.threads.clone().acquire_owned().await else {
-            return Ok(self.overloaded("shutting down"));
+        let Some(thread) = self.thread(until).await else {
+            return Ok(self.overloaded("the request would wait until its time is over"));
         };
         let seconds = self.metrics.evaluation_seconds.clone();
         let work = move || -> Result<Answer, Error> {
@@ -168,7 +180,9 @@ impl Handler {
             let incoming = Incoming::parse(endpoint, &body)?;
             let began = Instant::now();
             let verdict = judge(endpoint, &served, &incoming);
-            seconds.observe(began.elapsed().as_secs_f64());
+            let took = began.elapsed();
+            gate.took(took);
+            seconds.observe(took.as_secs_f64());
             Ok(answer::verdict(endpoint, &incoming.uid, &verdict))
         };
         match tokio::task::spawn_blocking(work).await {
@@ -181,10 +195,44 @@ impl Handler {
         }
     }
 
+    /// Waits for one of the threads that judge.
+    async fn thread(&self, until: Instant) -> Option<OwnedSemaphorePermit> {
+        if let Ok(permit) = self.bounds.threads.clone().try_acquire_owned() {
+            return Some(permit);
+        }
+        let turn = self.bounds.threads.clone().acquire_owned();
+        let turn = tokio::time::timeout_at(until.into(), turn).await;
+        turn.ok()?.ok()
+    }
+
     fn overloaded(&self, why: &str) -> Answer {
         self.metrics.overload_rejections.inc();
         answer::problem(StatusCode::SERVICE_UNAVAILABLE, why)
     }
+}
+
+/// How long a request may wait before it is judged: what it has, less what judging may take.
+/// The API server tells what it has as `timeout`.
+fn patience(query: Option<&str>, served: &[Arc<Served>]) -> Duration {
+    let mut parameters = query.unwrap_or_default().split('&');
+    let given = parameters.find_map(|one| seconds(one.strip_prefix("timeout=")?));
+    let whole = given.unwrap_or(TIMEOUT);
+    let limits = served
+        .iter()
+        .map(|one| one.policy.content.limits.timeout_ms);
+    let judging = Duration::from_millis(limits.map(u64::from).sum());
+    // Most judge in far less than they may: a policy whose limit is that of its webhook waits
+    // for a while too.
+    whole.saturating_sub(judging).max(whole / 4)
+}
+
+/// Seconds as Go writes them: `10s`, `1m30s`, `1.5s`.
+fn seconds(text: &str) -> Option<Duration> {
+    let (minutes, rest) = text.split_once('m').unwrap_or(("0", text));
+    let minutes: f64 = minutes.parse().ok()?;
+    let seconds: f64 = rest.strip_suffix('s')?.parse().ok()?;
+    let time = Duration::try_from_secs_f64(minutes * 60.0 + seconds).ok()?;
+    (!time.is_zero()).then_some(time.min(LONGEST))
 }
 
 /// Asks each revision of the route in turn; the first denial ends it.
@@ -281,5 +329,21 @@ fn merge(before: Verdict, verdict: Verdict, one: &Served) -> Verdict {
         audit_annotations,
         warnings,
         ..verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_read_as_go_writes_them() {
+        let check = |text, millis| assert_eq!(seconds(text), Some(Duration::from_millis(millis)));
+        check("10s", 10_000);
+        check("1.5s", 1_500);
+        check("1m0s", 30_000);
+        for bad in ["", "10", "0s", "-1s", "s", "NaNs", "1h0m0s"] {
+            assert_eq!(seconds(bad), None, "{bad}");
+        }
     }
 }

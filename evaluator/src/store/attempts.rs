@@ -1,5 +1,5 @@
-//! Markers of what is being tried: one that is found at start names content that brought
-//! the process down.
+//! Markers of what is being tried: one that is found at start names a module or a content
+//! that brought the process down.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -13,13 +13,18 @@ pub(crate) struct Attempt {
     path: PathBuf,
 }
 
+/// Before a module sees settings it is the module's fault, whatever they are.
+const MODULE: &str = "this module is not tried again: publish a revision with another one";
+const CONTENT: &str = "this content is not tried again: publish a changed revision";
+
 // === impl Store ===
 
 impl Store {
-    /// Marks content as being tried at a stage. No flush: it need only survive the process.
-    /// A marker that can't be written costs the protection, not the revision.
-    pub(crate) fn attempt(&self, content: &Digest, revision: &RevisionId, stage: Stage) -> Attempt {
-        let path = self.root.join("attempts").join(content.hex());
+    /// Marks a module or a content, by its digest, as being tried at a stage. No flush: it
+    /// need only survive the process. A marker that can't be written costs the protection,
+    /// not the revision.
+    pub(crate) fn attempt(&self, what: &Digest, revision: &RevisionId, stage: Stage) -> Attempt {
+        let path = self.root.join("attempts").join(what.hex());
         if let Err(error) = fs::write(&path, format!("{} {revision}", stage.name())) {
             tracing::warn!(path = %path.display(), %error, "failed to write an attempt marker");
         }
@@ -34,8 +39,8 @@ impl Store {
         }
     }
 
-    /// Content that is never tried again. Markers of the last process join those found by
-    /// earlier ones; their content can change only by getting another digest.
+    /// Modules and contents that are never tried again. Markers of the last process join those
+    /// found by earlier ones; what they name can change only by getting another digest.
     pub(crate) fn crashed(&self) -> BTreeMap<Digest, Failure> {
         let (attempts, crashed) = (self.root.join("attempts"), self.root.join("crashed"));
         for entry in fs::read_dir(&attempts).into_iter().flatten().flatten() {
@@ -70,13 +75,11 @@ impl Drop for Attempt {
 
 fn failure(marker: &str) -> Failure {
     let (stage, revision) = marker.split_once(' ').unwrap_or((marker, "it"));
-    let (stage, doing) = match stage {
-        "compile" => (Stage::Compile, "compiled"),
-        _ => (Stage::SelfTest, "tested"),
+    let (stage, doing, advice) = match stage {
+        "compile" => (Stage::Compile, "compiled", MODULE),
+        "instantiate" => (Stage::Instantiate, "linked", MODULE),
+        _ => (Stage::SelfTest, "tested", CONTENT),
     };
-    let message = format!(
-        "the evaluator went down while {revision} was being {doing}; \
-         this content is not tried again: publish a changed revision"
-    );
+    let message = format!("the evaluator went down while {revision} was being {doing}; {advice}");
     Failure::lasting(stage, message)
 }

@@ -127,6 +127,19 @@ fn only_markers_of_a_dead_process_poison() {
 }
 
 #[test]
+fn a_leadership_term_is_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.term().unwrap(), 0);
+    store.keep_term(7).unwrap();
+    assert_eq!(store.term().unwrap(), 7);
+    fs::write(dir.path().join(TERM), "seven").unwrap();
+    assert!(matches!(store.term(), Err(Error::Damaged { .. })));
+    store.keep_term(8).unwrap();
+    assert_eq!(store.term().unwrap(), 8);
+}
+
+#[test]
 fn one_directory_has_one_evaluator() {
     let dir = tempfile::tempdir().unwrap();
     let _first = Store::open(dir.path()).unwrap();

@@ -19,6 +19,8 @@ pub(crate) struct Kept {
     pub(crate) policies: Loaded,
     pub(crate) routes: Routes,
     pub(crate) whole: bool,
+    /// The newest leadership term that was seen.
+    pub(crate) lease_transitions: u64,
     /// Where portable modules come from that were loaded as artefacts. Native code is never
     /// kept: whoever can write to the directory could run it.
     pub(crate) modules: Option<Modules>,
@@ -83,6 +85,8 @@ async fn keep(store: &Arc<Store>, kept: Kept) -> bool {
     }
     let store = store.clone();
     let saved = tokio::task::spawn_blocking(move || {
+        // First: a set of a later term must not be found beside an earlier one.
+        store.keep_term(kept.lease_transitions)?;
         store.save(&kept.policies, &kept.routes, kept.whole)?;
         store.sweep(&needed)
     });

@@ -38,7 +38,7 @@ pub(crate) struct Machine {
     failed: Failed,
     /// The version that was loaded whole last.
     whole: Option<Version>,
-    /// Content that brought this process down before.
+    /// Modules and contents that brought this process down before.
     poisoned: BTreeMap<Digest, Failure>,
     lease_transitions: u64,
     /// A set was refused as a whole, and none was taken since.
@@ -75,14 +75,16 @@ struct Round {
 // === impl Machine ===
 
 impl Machine {
-    pub(crate) fn new(poisoned: BTreeMap<Digest, Failure>) -> Self {
+    /// `poisoned` brought the process down before; `lease_transitions` is the newest
+    /// leadership term that it has seen.
+    pub(crate) fn new(poisoned: BTreeMap<Digest, Failure>, lease_transitions: u64) -> Self {
         Self {
             announced: Arc::default(),
             loaded: Loaded::new(),
             failed: Failed::new(),
             whole: None,
             poisoned,
-            lease_transitions: 0,
+            lease_transitions,
             distrust: false,
             stream: None,
             round: None,
@@ -329,6 +331,7 @@ impl Machine {
             routes: self.routes_to_keep(&layout),
             whole: self.is_whole(),
             confirmed: round.confirms,
+            lease_transitions: self.lease_transitions,
             layout,
         })));
     }

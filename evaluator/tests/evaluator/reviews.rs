@@ -152,6 +152,60 @@ async fn a_policy_that_does_not_end_costs_its_own_request_alone() {
 }
 
 #[tokio::test]
+async fn nobody_waits_for_a_slow_policy_until_its_time_is_over() {
+    let mut slow = Revision::new("slow", 1, &guests::loop_later());
+    slow.timeout_ms = 500;
+    let (evaluator, mut client, _peer, _stream) = serving(&[&slow]).await;
+    let path = format!("/validate/{}", slow.path());
+    // More than may run at once, again and again: some of them wait.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let hog = || {
+        let (addr, path) = (evaluator.listen_addr(), format!("{path}?timeout=30s"));
+        tokio::spawn(async move {
+            let mut client = Client::plain(addr).await;
+            loop {
+                client.review(&path).await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+    };
+    let hogs: Vec<_> = (0..4 * cores + 16).map(|_| hog()).collect();
+    let refused = loop {
+        let (status, answer) = client.review(&format!("{path}?timeout=0.1s")).await;
+        // One that found a place before the others is judged, in vain.
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            break answer;
+        }
+    };
+    assert!(
+        error(&refused).contains("until its time is over"),
+        "{refused}"
+    );
+    for hog in hogs {
+        hog.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_policy_without_a_verdict_denies_and_says_who_and_why() {
+    let one = Revision::new("a", 1, &guests::crash_later());
+    let (_evaluator, mut client, _peer, _stream) = serving(&[&one]).await;
+    let (status, answer) = client.review(&format!("/validate/{}", one.path())).await;
+    assert_eq!(status, StatusCode::OK);
+    let response = &answer["response"];
+    assert_eq!(
+        (&response["allowed"], &response["uid"]),
+        (&json!(false), &json!("u-1"))
+    );
+    assert_eq!(response["status"]["code"], 500);
+    let message = response["status"]["message"].as_str().unwrap();
+    for part in ["cluster/a", &one.path(), "trap"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    assert_eq!(revision(&answer), one.path());
+}
+
+#[tokio::test]
 async fn what_is_no_review_gets_a_clear_answer() {
     let one = Revision::new("a", 1, &guests::accept());
     let (evaluator, _, _peer, _stream) = serving(&[&one]).await;
@@ -196,6 +250,16 @@ async fn what_is_no_review_gets_a_clear_answer() {
         (with(|r| r["kind"] = json!("Pod")), 400, "AdmissionReview"),
         (with(|r| r["request"] = Value::Null), 400, "no request"),
         (with(|r| r["request"]["uid"] = json!("")), 400, "no uid"),
+        (
+            with(|r| drop(r["request"].as_object_mut().unwrap().remove("uid"))),
+            400,
+            "no uid",
+        ),
+        (
+            with(|r| drop(r.as_object_mut().unwrap().remove("request"))),
+            400,
+            "no request",
+        ),
         (with(|r| r["request"] = json!([1])), 400, "failed to parse"),
     ];
     for (request, status, words) in cases {

@@ -62,6 +62,8 @@ pub(crate) struct Swap {
     pub(crate) routes: Routes,
     pub(crate) whole: bool,
     pub(crate) confirmed: bool,
+    /// The newest leadership term that was seen.
+    pub(crate) lease_transitions: u64,
 }
 
 /// The first message of a stream.

@@ -15,7 +15,7 @@ struct Script {
 impl Script {
     fn new() -> Self {
         Self {
-            machine: Machine::new(BTreeMap::new()),
+            machine: Machine::new(BTreeMap::new(), 0),
             out: Vec::new(),
         }
     }
@@ -402,4 +402,24 @@ fn a_lower_term_is_refused_and_the_client_leaves() {
     script.receive_from("m", confirm(&set), Some(5));
     script.swapped();
     script.acked("m", &set);
+}
+
+#[test]
+fn a_lower_term_is_refused_after_a_restart_too() {
+    let a = mk_policy("a", 1, "x");
+    let set = mk_set(&[(&a, Active)]);
+    let mut script = Script::new();
+    script.connect();
+    script.receive_from("n", mk_full(&set), Some(5));
+    script.prepare_all();
+    let term = script.swapped().lease_transitions;
+    let mut script = Script {
+        machine: Machine::new(BTreeMap::new(), term),
+        out: Vec::new(),
+    };
+    script.connect();
+    script.receive_from("n", mk_full(&set), Some(4));
+    script.nacked("n", &[]);
+    assert_eq!(script.next(), Output::Reconnect);
+    script.quiet();
 }

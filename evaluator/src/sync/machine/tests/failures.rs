@@ -236,7 +236,7 @@ fn poisoned_content_is_refused_until_it_changes() {
     let (a, b) = (mk_policy("a", 1, "x"), mk_policy("a", 2, "y"));
     let crashed = Failure::lasting(Stage::SelfTest, "brought the evaluator down");
     let mut script = Script {
-        machine: Machine::new([(a.content_digest, crashed)].into()),
+        machine: Machine::new([(a.content_digest, crashed)].into(), 0),
         out: Vec::new(),
     };
     let one = mk_set(&[(&a, Candidate)]);
