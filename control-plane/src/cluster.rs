@@ -11,13 +11,16 @@ mod known;
 mod machine;
 mod queries;
 mod run;
+mod site;
 mod sources;
 mod term;
+mod terms;
 mod tls;
 mod trust;
 mod uninstall;
 
 pub use args::ClusterArgs;
 pub(crate) use crds::apply as apply_crds;
-pub(crate) use run::{client, start};
+pub(crate) use run::start;
+pub(crate) use site::client;
 pub(crate) use uninstall::cleanup;

@@ -9,22 +9,15 @@ use std::{
 use anyhow::Context as _;
 use assent_grpc::{ControlPlane, Hub, Serving, Tls, hub, serve};
 use assent_k8s::{
-    admission::{self, configurations::Reach},
+    admission,
     certificates::{Authority, Keeper, Lives, Mode, ServingLeaf, keep_serving},
-    connect,
     identity::{Live, TokenChecker},
-    lease::{Elector, Role, Timing},
+    lease::Elector,
     preflight,
     webhook::Site,
-    workload,
 };
-use assent_modules::{pull, store::Store, vet::Vetter};
-use k8s_openapi::api::{authentication::v1::SelfSubjectReview, core::v1::Namespace};
-use kube::{
-    Api, Client, Config, ResourceExt as _,
-    api::PostParams,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use assent_modules::{store::Store, vet::Vetter};
+use kube::{Client, ResourceExt as _};
 use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
@@ -39,8 +32,12 @@ use super::{
     chores::Chores,
     http::{self, Readiness, Web},
     known::Known,
-    machine::Options,
+    site::{
+        DISCOVERY_SERVICE, advertised, client, excluded, identity, own_namespace, own_reach,
+        service_accounts, timing, workload_options,
+    },
     term::Office,
+    terms::Terms,
     tls,
     trust::{ClusterSigner, Tokens},
 };
@@ -52,12 +49,6 @@ use crate::{
 
 /// Notices that may wait for the event loop; a stream whose notice finds no room waits.
 const NOTICES: usize = 4_096;
-
-/// Name of the discovery Service, for certificates and evaluators.
-const DISCOVERY_SERVICE: &str = "assent-discovery";
-
-/// Namespaces that no policy ever sees: a mistake there can't be mended from within.
-const NEVER: [&str; 2] = ["kube-system", "kube-node-lease"];
 
 /// A control plane that is running.
 pub(crate) struct Running {
@@ -243,107 +234,6 @@ impl Running {
     }
 }
 
-/// Leads whenever the election says so.
-struct Terms {
-    office: Office,
-    chores: Chores,
-    role: watch::Receiver<Role>,
-    readiness: watch::Sender<Readiness>,
-    args: ClusterArgs,
-    site: Site,
-    workload: workload::Options,
-}
-
-// === impl Terms ===
-
-impl Terms {
-    async fn run(mut self, resign: CancellationToken) -> anyhow::Result<()> {
-        while !resign.is_cancelled() {
-            let role = self.role.borrow_and_update().clone();
-            match role {
-                Role::Leader { transitions } => self.term(transitions, &resign).await,
-                Role::Follower { leader } => {
-                    let leader = leader.map(|l| l.address).filter(|a| !a.is_empty());
-                    self.office.hub.set_serving(Serving::Standby { leader });
-                    tokio::select! {
-                        () = resign.cancelled() => {}
-                        changed = self.role.changed() => changed.context("the election ended")?,
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn term(&mut self, transitions: u64, resign: &CancellationToken) {
-        let hub = self.office.hub.clone();
-        hub.reset();
-        hub.set_control_plane(ControlPlane {
-            id: self.office.identity.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            lease_transitions: transitions,
-        });
-        hub.set_serving(Serving::Leader);
-        self.office.metrics.leader.set(1);
-        let over = CancellationToken::new();
-        let ended = lost(self.role.clone(), transitions, resign.clone());
-        let options = self.options();
-        let synced = follow_sync(self.office.synced.subscribe(), self.readiness.clone());
-        let lead = self.office.lead(options, over.clone());
-        let chores = self.chores.clone().run();
-        tokio::select! {
-            () = lead => {}
-            () = chores => {}
-            () = synced => {}
-            () = ended => {}
-        }
-        over.cancel();
-        self.office.metrics.leader.set(0);
-        self.readiness.send_modify(|ready| ready.beginning = false);
-        // Whoever leads next is not known yet: streams come back when it is.
-        hub.set_serving(Serving::Standby { leader: None });
-        hub.reset();
-    }
-
-    fn options(&self) -> Options {
-        Options {
-            namespace: self.args.namespace.clone(),
-            parse: assent_api::Options {
-                standalone: false,
-                excluded_namespaces: excluded(&self.args),
-            },
-            site: Site {
-                ca_bundle: self.office.ca_bundle.borrow().clone(),
-                ..self.site.clone()
-            },
-            base_url: self.args.webhook_base_url.clone(),
-            drain: self.args.drain_seconds,
-            workload: Some(self.workload.clone()),
-            reach: pull::Reach::PUBLIC,
-        }
-    }
-}
-
-/// Ends when the term does.
-async fn lost(mut role: watch::Receiver<Role>, transitions: u64, resign: CancellationToken) {
-    let term = Role::Leader { transitions };
-    tokio::select! {
-        () = resign.cancelled() => {}
-        _ = role.wait_for(|role| *role != term) => {}
-    }
-}
-
-/// A leader is ready when it has read everything.
-async fn follow_sync(mut synced: watch::Receiver<bool>, readiness: watch::Sender<Readiness>) {
-    loop {
-        let beginning = !*synced.borrow_and_update();
-        readiness.send_if_modified(|r| std::mem::replace(&mut r.beginning, beginning) != beginning);
-        if synced.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
 struct Discovery {
     listener: TcpListener,
     tls: Tls,
@@ -392,35 +282,6 @@ fn spawn_discovery(
         serve::serve(vec![listener], Some(tls), hub, services, options, stop).await?;
         Ok(())
     });
-}
-
-/// A client for the API server.
-pub(crate) async fn client(args: &ClusterArgs) -> anyhow::Result<Client> {
-    let mut config = match &args.kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path)
-                .with_context(|| format!("failed to read --kubeconfig {}", path.display()))?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .context("failed to use --kubeconfig")?
-        }
-        None => Config::incluster().context(
-            "not in a cluster (there is no service account); outside of one give --kubeconfig",
-        )?,
-    };
-    // A watch is answered for minutes; anything else that hangs is tried again.
-    config.connect_timeout = Some(Duration::from_secs(10));
-    connect::client(config).context("failed to make a client for the API server")
-}
-
-async fn own_namespace(client: &Client, name: &str) -> anyhow::Result<Namespace> {
-    let api: Api<Namespace> = Api::all(client.clone());
-    let found = api.get_opt(name).await;
-    found
-        .context("failed to reach the API server")?
-        .with_context(|| {
-            format!("there is no namespace {name}: create it, or name ours by --namespace")
-        })
 }
 
 fn serving(
@@ -526,87 +387,6 @@ fn registry(hub: &Hub, metrics: &Metrics, store: &Store) -> Registry {
     store.register(&mut registry);
     metrics.register(&mut registry);
     registry
-}
-
-fn identity(args: &ClusterArgs) -> anyhow::Result<String> {
-    if let Some(identity) = &args.identity {
-        return Ok(identity.clone());
-    }
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .context("failed to find a name for this replica; give one by --identity")?;
-    Ok(format!("{}-{}", host.trim(), std::process::id()))
-}
-
-fn advertised(args: &ClusterArgs, listening: SocketAddr) -> String {
-    match (&args.advertise_address, args.pod_ip) {
-        (Some(address), _) => address.clone(),
-        (None, Some(ip)) => SocketAddr::new(ip, listening.port()).to_string(),
-        (None, None) => listening.to_string(),
-    }
-}
-
-fn timing(lease: Duration) -> Timing {
-    let default = Timing::default();
-    // The same proportions as the default's.
-    Timing {
-        lease,
-        renew: lease.mul_f64(default.renew.as_secs_f64() / default.lease.as_secs_f64()),
-        retry: lease.mul_f64(default.retry.as_secs_f64() / default.lease.as_secs_f64()),
-    }
-}
-
-fn workload_options(args: &ClusterArgs, address: &str) -> workload::Options {
-    let service = || format!("https://{DISCOVERY_SERVICE}.{}.svc:15010", args.namespace);
-    let version = env!("CARGO_PKG_VERSION");
-    workload::Options {
-        namespace: args.namespace.clone(),
-        image: args
-            .evaluator_image
-            .clone()
-            .unwrap_or_else(|| format!("ghcr.io/assent-dev/assent-evaluator:{version}")),
-        image_pull_policy: args.evaluator_pull_policy.clone(),
-        discovery: args
-            .discovery_url
-            .clone()
-            .unwrap_or_else(|| match args.webhook_base_url {
-                Some(_) => format!("https://{address}"),
-                None => service(),
-            }),
-        network_policy: args.network_policy,
-    }
-}
-
-fn own_reach(args: &ClusterArgs) -> Reach {
-    match &args.own_webhook_url {
-        Some(url) => Reach::Url(url.clone()),
-        None => Reach::Service {
-            namespace: args.namespace.clone(),
-            name: args.webhook_service.clone(),
-            port: 443,
-        },
-    }
-}
-
-fn excluded(args: &ClusterArgs) -> Vec<String> {
-    let mut excluded: Vec<String> = NEVER.iter().map(|ns| (*ns).to_owned()).collect();
-    excluded.push(args.namespace.clone());
-    excluded.extend(args.excluded_namespaces.iter().cloned());
-    excluded
-}
-
-/// Users that no policy ever sees: what the command line says, and whoever we are ourselves. A
-/// policy that kept us from writing could never be mended.
-async fn service_accounts(client: &Client, args: &ClusterArgs) -> anyhow::Result<Vec<String>> {
-    let api: Api<SelfSubjectReview> = Api::all(client.clone());
-    let review = api
-        .create(&PostParams::default(), &SelfSubjectReview::default())
-        .await
-        .context("failed to ask the API server who we are")?;
-    let user = review.status.and_then(|s| s.user_info);
-    let own = user.and_then(|u| u.username);
-    let mut accounts = args.service_accounts.clone();
-    accounts.extend(own.filter(|own| !args.service_accounts.contains(own)));
-    Ok(accounts)
 }
 
 async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
