@@ -36,6 +36,8 @@ pub(super) struct Chores {
     pub(super) authority: watch::Receiver<Arc<Authority>>,
     pub(super) known: Known,
     pub(super) default_server: Option<PathBuf>,
+    /// Whether our own webhooks are asked: true once this term has written them.
+    pub(super) asked: watch::Sender<bool>,
 }
 
 // === impl Chores ===
@@ -44,6 +46,7 @@ impl Chores {
     /// Keeps everything in order for as long as it is polled.
     pub(super) async fn run(mut self) {
         let mut seen = self.known.changes();
+        self.asked.send_replace(false);
         loop {
             let wait = match self.once().await {
                 Ok(()) => EVERY,
@@ -83,6 +86,7 @@ impl Chores {
         self.apply(&configurations::validating(&input)).await?;
         self.apply(&configurations::defaults(&input)).await?;
         self.apply(&configurations::injector(&input)).await?;
+        self.asked.send_replace(true);
         self.make_default_server().await
     }
 

@@ -30,7 +30,7 @@ pub(super) struct Web {
 pub(super) struct Readiness {
     /// The objects that our own webhooks look at were listed.
     pub(super) listed: bool,
-    /// It leads, and has not read everything yet.
+    /// It leads, and has not read everything yet or written our own webhooks.
     pub(super) beginning: bool,
 }
 
@@ -75,7 +75,7 @@ async fn ready(State(web): State<Web>) -> Response {
         ),
         Readiness { .. } => error(
             StatusCode::SERVICE_UNAVAILABLE,
-            "the leader has not read all objects yet",
+            "the leader has not read all objects or written our own webhooks yet",
         ),
     }
 }

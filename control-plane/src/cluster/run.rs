@@ -157,6 +157,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
         authority: authority.clone(),
         known,
         default_server: args.default_policy_server.clone(),
+        asked: watch::Sender::new(false),
     };
     let office = Office {
         client,

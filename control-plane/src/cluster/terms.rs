@@ -57,13 +57,17 @@ impl Terms {
         let over = CancellationToken::new();
         let ended = lost(self.role.clone(), transitions, resign.clone());
         let options = self.options();
-        let synced = follow_sync(self.office.synced.subscribe(), self.readiness.clone());
+        let begun = follow_begin(
+            self.office.synced.subscribe(),
+            self.chores.asked.subscribe(),
+            self.readiness.clone(),
+        );
         let lead = self.office.lead(options, over.clone());
         let chores = self.chores.clone().run();
         tokio::select! {
             () = lead => {}
             () = chores => {}
-            () = synced => {}
+            () = begun => {}
             () = ended => {}
         }
         over.cancel();
@@ -102,12 +106,20 @@ async fn lost(mut role: watch::Receiver<Role>, transitions: u64, resign: Cancell
     }
 }
 
-/// A leader is ready when it has read everything.
-async fn follow_sync(mut synced: watch::Receiver<bool>, readiness: watch::Sender<Readiness>) {
+/// A leader is ready when it has read everything and our own webhooks are asked.
+async fn follow_begin(
+    mut synced: watch::Receiver<bool>,
+    mut asked: watch::Receiver<bool>,
+    readiness: watch::Sender<Readiness>,
+) {
     loop {
-        let beginning = !*synced.borrow_and_update();
+        let beginning = !(*synced.borrow_and_update() && *asked.borrow_and_update());
         readiness.send_if_modified(|r| std::mem::replace(&mut r.beginning, beginning) != beginning);
-        if synced.changed().await.is_err() {
+        let changed = tokio::select! {
+            changed = synced.changed() => changed,
+            changed = asked.changed() => changed,
+        };
+        if changed.is_err() {
             return;
         }
     }

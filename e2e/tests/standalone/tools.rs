@@ -129,12 +129,15 @@ async fn grpcurl_lists_describes_and_asks() {
         assert!(output.status.success(), "{method}: {}", text(&output));
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    let set = call(
-        "assent.discovery.v1.PolicyDiscoveryService/FetchPolicies",
-        "{}",
-    );
+    let fetch = "assent.discovery.v1.PolicyDiscoveryService/FetchPolicies";
+    let mut set = Value::Null;
+    // The flip is enforced a moment before the snapshot that says so goes out.
+    eventually("the route is active", async || {
+        set = call(fetch, "{}");
+        set["routes"][0]["state"] == "ROUTE_STATE_ACTIVE"
+    })
+    .await;
     assert_eq!(set["policies"][0]["policy"], "cluster/p");
-    assert_eq!(set["routes"][0]["state"], "ROUTE_STATE_ACTIVE");
     assert_eq!(
         set["versionInfo"],
         up.fetch("default").await.unwrap().version_info
