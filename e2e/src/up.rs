@@ -254,12 +254,31 @@ impl Up {
     /// Waits until this generation of the policy is enforced.
     pub async fn wait_enforced(&self, name: &str, generation: i64) -> Value {
         let what = format!("enforced at generation {generation}");
-        self.wait(name, &what, |p| {
+        let policy = self.wait(name, &what, |p| {
             p["status"]["active"]["generation"] == generation
                 && p["metadata"]["generation"] == generation
                 && condition(p, "Enforced")["status"] == "True"
+        });
+        let policy = policy.await;
+        self.wait_flip_published(name, &policy).await;
+        policy
+    }
+
+    /// A flip is in force a moment before the set that tells of it goes out: changes are
+    /// gathered. Where the set can't be read without a token, nothing is waited for.
+    async fn wait_flip_published(&self, name: &str, policy: &Value) {
+        let revision = policy["status"]["active"]["revision"].as_str();
+        let path = format!("/{name}/{}", revision.unwrap_or_default());
+        let server = policy["spec"]["policyServer"].as_str().unwrap_or("default");
+        eventually(&format!("{path} is active"), async || {
+            let Ok(set) = self.fetch(server).await else {
+                return true;
+            };
+            let own = |r: &v1::Route| r.path.ends_with(&path);
+            let mut own = set.routes.iter().filter(|r| own(r));
+            own.all(|r| r.state() == v1::RouteState::Active)
         })
-        .await
+        .await;
     }
 
     /// Waits until this generation of the policy is in the set of its server.
