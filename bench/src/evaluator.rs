@@ -6,12 +6,13 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Args as ClapArgs;
 
-use crate::report::Report;
+use crate::report::{Report, Runs};
 
 mod certificate;
 mod client;
 pub(crate) mod echo;
 mod guests;
+mod lines;
 mod loading;
 mod measure;
 mod plane;
@@ -44,6 +45,9 @@ pub(crate) struct Args {
     /// Pause between two swaps, in milliseconds
     #[arg(long, default_value_t = 100)]
     pause: u64,
+    /// How often everything is measured; the median counts
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
     /// Seconds for which each rate is measured
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -61,6 +65,7 @@ struct Bench {
     plane: Plane,
     certificate: Certificate,
     table: Report,
+    runs: Runs,
 }
 
 /// The review that is sent: a Deployment of two containers that every example policy allows.
@@ -71,13 +76,14 @@ const REVIEW: &[u8] = include_bytes!("../review.json");
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let parameters = format!(
         "review of {} bytes, HTTPS, HTTP/1.1, connections {:?}, policies loaded {:?}, \
-         1 of {} swapped every {} ms, {} s per rate",
+         1 of {} swapped every {} ms, {} s per rate, {} runs",
         REVIEW.len(),
         args.connections,
         args.loaded,
         args.swapped_of,
         args.pause,
-        args.seconds
+        args.seconds,
+        args.runs
     );
     let table = Report::new("evaluator", parameters);
     let guests = Guests::load(&args.policies)?;
@@ -87,10 +93,17 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         certificate: Certificate::new()?,
         guests,
         table,
+        runs: Runs::default(),
         args,
     };
-    throughput::run(&mut bench).await?;
-    loading::run(&mut bench).await?;
-    swap::run(&mut bench).await?;
+    for _ in 0..bench.args.runs {
+        bench.runs.begin();
+        throughput::run(&mut bench).await?;
+        loading::run(&mut bench).await?;
+        swap::run(&mut bench).await?;
+    }
+    lines::compare(&mut bench);
+    let runs = std::mem::take(&mut bench.runs);
+    bench.table.runs(runs);
     bench.table.finish(&bench.args.json)
 }

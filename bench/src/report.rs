@@ -1,7 +1,7 @@
 //! Tables for people, JSON for machines.
 #![cfg_attr(not(feature = "evaluator"), allow(dead_code))]
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -108,14 +108,4 @@ impl Report {
         let load = self.load_before;
         format!("NOT TO BE QUOTED: {why} (load average {load:.2} before the start, at most 0.5)")
     }
-}
-
-/// As milliseconds.
-pub(crate) fn millis(time: Duration) -> String {
-    format!("{:.2} ms", time.as_secs_f64() * 1_000.0)
-}
-
-/// As microseconds.
-pub(crate) fn micros(time: Duration) -> String {
-    format!("{:.1} µs", time.as_secs_f64() * 1_000_000.0)
 }

@@ -117,6 +117,11 @@ pub(super) async fn changes(
             ("p99", Unit::Milliseconds, ms(quantile(&mut applied, 0.99))),
             ("max", Unit::Milliseconds, ms(quantile(&mut applied, 1.0))),
             (
+                "publish call p50",
+                Unit::Microseconds,
+                us(quantile(&mut publish, 0.5)),
+            ),
+            (
                 "publish call max",
                 Unit::Microseconds,
                 us(quantile(&mut publish, 1.0)),

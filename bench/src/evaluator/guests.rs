@@ -1,4 +1,4 @@
-//! The example policies, one per ABI, as modules and as artefacts.
+//! The example policies, one per ABI, and the smallest that there is, as modules and as artefacts.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -19,9 +19,10 @@ pub(crate) struct Guests {
 /// One module and how it is used.
 #[derive(Clone)]
 pub(crate) struct Guest {
-    /// The ABI's name.
     pub(crate) abi: Abi,
-    /// Folder below the examples.
+    /// What its rows are called.
+    pub(crate) label: &'static str,
+    /// Folder below the examples, or what there is instead.
     pub(crate) name: &'static str,
     settings: &'static str,
     /// The portable module.
@@ -31,7 +32,7 @@ pub(crate) struct Guest {
 }
 
 /// Settings with which the review is allowed after it was looked at whole.
-const EXAMPLES: [(Abi, &str, &str); 4] = [
+const EXAMPLES: [(Abi, &str, &str); 5] = [
     (
         Abi::Wapc,
         "no-privileged",
@@ -52,7 +53,11 @@ const EXAMPLES: [(Abi, &str, &str); 4] = [
         "image-tag",
         r#"{"deniedTags":["latest","stable","edge"]}"#,
     ),
+    (Abi::Wapc, TINY, "{}"),
 ];
+
+/// The one that is no example.
+const TINY: &str = "tiny";
 
 // === impl Guests ===
 
@@ -61,16 +66,15 @@ impl Guests {
     pub(crate) fn load(folder: &Path) -> anyhow::Result<Self> {
         let engine = Engine::new(EngineConfig::default())?;
         let load = |(abi, name, settings): (Abi, &'static str, &'static str)| {
-            let path = folder.join(name).join("policy.wasm");
-            let wasm = fs::read(&path).with_context(|| {
-                format!(
-                    "failed to read {}: run this in the repository's root, or give --policies",
-                    path.display()
-                )
-            })?;
+            let wasm = match name {
+                TINY => wat::parse_str(include_str!("tiny.wat"))?,
+                name => example(&folder.join(name).join("policy.wasm"))?,
+            };
             let artefact = engine.precompile(&wasm)?;
+            let label = if name == TINY { TINY } else { abi.as_str() };
             Ok::<_, anyhow::Error>(Guest {
                 abi,
+                label,
                 name,
                 settings,
                 wasm: wasm.into(),
@@ -86,7 +90,7 @@ impl Guests {
         &self.engine
     }
 
-    /// One per ABI.
+    /// One per ABI, and the smallest.
     pub(crate) fn all(&self) -> &[Guest] {
         &self.all
     }
@@ -95,6 +99,13 @@ impl Guests {
     pub(crate) fn usual(&self) -> &Guest {
         &self.all[0]
     }
+}
+
+fn example(path: &Path) -> anyhow::Result<Vec<u8>> {
+    fs::read(path).with_context(|| {
+        let path = path.display();
+        format!("failed to read {path}: run this in the repository's root, or give --policies")
+    })
 }
 
 // === impl Guest ===

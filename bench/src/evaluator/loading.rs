@@ -4,15 +4,17 @@ use std::{sync::Arc, time::Duration};
 
 use assent_core::Policy;
 
-use super::{
-    Bench,
-    measure::{megabytes, ratio},
-    process::Process,
-};
-use crate::report;
+use super::{Bench, measure::megabytes, process::Process};
+use crate::report::{Unit, ms};
 
 /// Buffers of the start are given back within it.
 const SETTLE: Duration = Duration::from_secs(1);
+
+/// How an evaluator starts that need not compile.
+pub(super) const ARTEFACTS: &str = "from artefacts";
+
+/// From starting the process to ready.
+pub(super) const READY: &str = "ready after";
 
 /// Measures every number of policies, compiled by the evaluator and from artefacts.
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -20,7 +22,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let set = many(bench, count);
         bench.plane.publish(set);
         let cold = start(bench, count, "cold", None).await?;
-        start(bench, count, "from artefacts", Some(cold)).await?;
+        start(bench, count, ARTEFACTS, Some(cold)).await?;
     }
     Ok(())
 }
@@ -33,6 +35,11 @@ pub(crate) fn many(bench: &Bench, count: usize) -> Vec<Arc<Policy>> {
         guest.revision(&format!("policy-{n}"), 1)
     };
     (0..count).map(one).collect()
+}
+
+/// What a row is called.
+pub(super) fn row(count: usize, how: &str) -> String {
+    format!("{count} policies: {how}")
 }
 
 async fn start(
@@ -48,15 +55,15 @@ async fn start(
     tokio::time::sleep(SETTLE).await;
     let (idle, peak) = process.memory()?;
     let mut cells = vec![
-        ("ready after", report::millis(process.to_ready)),
-        ("CPU until ready", report::millis(cpu)),
-        ("memory idle", megabytes(idle)),
-        ("peak", megabytes(peak)),
+        (READY, Unit::Milliseconds, ms(process.to_ready)),
+        ("CPU until ready", Unit::Milliseconds, ms(cpu)),
+        ("memory idle", Unit::Megabytes, megabytes(idle)),
+        ("peak", Unit::Megabytes, megabytes(peak)),
     ];
     if let Some(cold) = cold {
-        let of_cold = ratio(process.to_ready.as_secs_f64(), cold.as_secs_f64());
-        cells.push(("of cold", of_cold));
+        let of_cold = process.to_ready.as_secs_f64() / cold.as_secs_f64();
+        cells.push(("of cold", Unit::Times, of_cold));
     }
-    bench.table.row(format!("{count} policies: {how}"), cells);
+    bench.runs.row(row(count, how), cells);
     Ok(process.to_ready)
 }

@@ -6,7 +6,7 @@ use super::{
     client::{Client, Measured},
     process::Process,
 };
-use crate::report;
+use crate::report::{Unit, us};
 
 /// A rate with its latencies and its price.
 pub(crate) struct Rate {
@@ -14,6 +14,12 @@ pub(crate) struct Rate {
     /// Processor time of the server per request, in microseconds.
     pub(crate) cpu_us: f64,
 }
+
+/// A value of a row, with its name and its unit.
+pub(crate) type Cell = (&'static str, Unit, f64);
+
+/// Processor time of the server per request.
+pub(crate) const CPU: &str = "CPU per request";
 
 /// First requests pay for lazy set-up; half a second is thousands of them.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(500);
@@ -49,23 +55,19 @@ impl Rate {
     }
 
     /// As cells of a row.
-    pub(crate) fn cells(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn cells(&self) -> Vec<Cell> {
+        let latency = |share: f64| us(self.measured.percentile(share));
         vec![
-            ("req/s", format!("{:.0}", self.per_second())),
-            ("p50", report::micros(self.measured.percentile(0.5))),
-            ("p99", report::micros(self.p99())),
-            ("max", report::micros(self.measured.percentile(1.0))),
-            ("CPU per request", format!("{:.1} µs", self.cpu_us)),
+            ("req/s", Unit::Number, self.per_second().round()),
+            ("p50", Unit::Microseconds, latency(0.5)),
+            ("p99", Unit::Microseconds, latency(0.99)),
+            ("max", Unit::Microseconds, latency(1.0)),
+            (CPU, Unit::Microseconds, self.cpu_us),
         ]
     }
 }
 
-/// How many times as much.
-pub(crate) fn ratio(a: f64, b: f64) -> String {
-    format!("{:.2} x", a / b)
-}
-
 /// As megabytes.
-pub(crate) fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
+pub(crate) fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
 }

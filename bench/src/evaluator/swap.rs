@@ -6,10 +6,10 @@ use super::{
     Bench,
     client::{Client, allowed},
     loading,
-    measure::{Rate, WARM_UP, ratio},
+    measure::{Rate, WARM_UP},
     process::Process,
 };
-use crate::report;
+use crate::report::{Unit, ms, quantile};
 
 /// What is exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let mut client = Client::open(evaluator.address, tls, CONNECTIONS, paths, allowed).await?;
     let without = Rate::of(&mut client, &evaluator, bench.time).await?;
     let name = |what: &str| format!("1 of {count} swapped: {what}");
-    bench.table.row(name("never"), without.cells());
+    bench.runs.row(name("never"), without.cells());
     let mut generation = 1;
     for how in [How::Settings, How::Artefact, How::Portable] {
         let time = bench.time;
@@ -44,12 +44,11 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let (rate, mut applied) = (rate?, applied?);
         let mut cells = rate.cells();
         let share = |rate: &Rate| rate.p99().as_secs_f64();
-        cells.push(("p99 of never", ratio(share(&rate), share(&without))));
-        cells.push(("swaps", applied.len().to_string()));
-        applied.sort_unstable();
-        let median = applied.get(applied.len() / 2).copied().unwrap_or_default();
-        cells.push(("publish to ACK p50", report::millis(median)));
-        bench.table.row(name(how.words()), cells);
+        cells.push(("p99 of never", Unit::Times, share(&rate) / share(&without)));
+        cells.push(("swaps", Unit::Number, applied.len() as f64));
+        let median = ms(quantile(&mut applied, 0.5));
+        cells.push(("publish to ACK p50", Unit::Milliseconds, median));
+        bench.runs.row(name(how.words()), cells);
     }
     Ok(())
 }

@@ -6,10 +6,11 @@ use super::{
     Bench,
     client::{Client, allowed, echoed},
     guests::Guest,
-    measure::{Rate, ratio},
+    measure::{Cell, Rate},
     process::Process,
     raw::{Calls, Raw},
 };
+use crate::report::Unit;
 
 /// What the parts cost, to be compared with the whole.
 struct Parts {
@@ -18,6 +19,12 @@ struct Parts {
     one: Calls,
     two: Calls,
 }
+
+/// What the host costs by itself.
+pub(super) const BEYOND: &str = "CPU beyond echo + raw";
+
+/// How well two threads do.
+pub(super) const OF_ONE: &str = "of 1 thread";
 
 /// Measures all.
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -28,6 +35,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         guest.revision(guest.name, 1)
     });
     let set = set.collect();
+    bench.plane.shelf.offer_artefacts(true);
     bench.plane.publish(set);
     let evaluator = Process::evaluator(&bench.plane, &bench.certificate, "throughput")?;
     let paths = bench.plane.paths();
@@ -46,8 +54,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
             let rate = Rate::of(&mut client, &evaluator, bench.time).await?;
             let mut cells = rate.cells();
             cells.extend(parts.compare(connections, &rate));
-            let what = format!("{}: {connections} connections", guest.abi);
-            bench.table.row(what, cells);
+            bench.runs.row(row(guest.label, connections), cells);
         }
     }
     Ok(())
@@ -60,8 +67,7 @@ async fn echo(bench: &mut Bench) -> anyhow::Result<HashMap<usize, f64>> {
         let (tls, paths) = (bench.certificate.client(), vec!["/".to_owned()]);
         let mut client = Client::open(server.address, tls, connections, paths, echoed).await?;
         let rate = Rate::of(&mut client, &server, bench.time).await?;
-        let what = format!("echo: {connections} connections");
-        bench.table.row(what, rate.cells());
+        bench.runs.row(row("echo", connections), rate.cells());
         cpu.insert(connections, rate.cpu_us);
     }
     Ok(cpu)
@@ -75,39 +81,47 @@ fn raw(bench: &mut Bench, guest: &Guest) -> anyhow::Result<(Calls, Calls)> {
     })?;
     let cells = |calls: &Calls| {
         vec![
-            ("calls/s", format!("{:.0}", calls.per_second)),
-            ("CPU per call", format!("{:.1} µs", calls.cpu_us)),
+            ("calls/s", Unit::Number, calls.per_second.round()),
+            ("CPU per call", Unit::Microseconds, calls.cpu_us),
         ]
     };
-    let what = format!("{}: raw call, 1 thread", guest.abi);
-    bench.table.row(what, cells(&one));
+    let what = format!("{}: raw call, 1 thread", guest.label);
+    bench.runs.row(what, cells(&one));
     let mut values = cells(&two);
-    values.push(("of 1 thread", ratio(two.per_second, one.per_second)));
-    let what = format!("{}: raw call, 2 threads", guest.abi);
-    bench.table.row(what, values);
+    values.push((OF_ONE, Unit::Times, two.per_second / one.per_second));
+    bench.runs.row(two_threads(guest.label), values);
     Ok((one, two))
+}
+
+/// What a row is called.
+pub(super) fn row(label: &str, connections: usize) -> String {
+    format!("{label}: {connections} connections")
+}
+
+/// What the row of the raw call on two threads is called.
+pub(super) fn two_threads(label: &str) -> String {
+    format!("{label}: raw call, 2 threads")
 }
 
 // === impl Parts ===
 
 impl Parts {
     /// The whole against the sum of its parts.
-    fn compare(&self, connections: usize, rate: &Rate) -> Vec<(&'static str, String)> {
+    fn compare(&self, connections: usize, rate: &Rate) -> Vec<Cell> {
         let echo = self.echo_us.get(&connections).copied().unwrap_or(f64::NAN);
         let sum = echo + self.one.cpu_us;
         vec![
-            ("CPU of echo + raw", ratio(rate.cpu_us, sum)),
-            (
-                "CPU beyond echo + raw",
-                format!("{:.1} µs", rate.cpu_us - sum),
-            ),
+            ("CPU of echo + raw", Unit::Times, rate.cpu_us / sum),
+            (BEYOND, Unit::Microseconds, rate.cpu_us - sum),
             (
                 "rate of raw, 1 thread",
-                ratio(rate.per_second(), self.one.per_second),
+                Unit::Times,
+                rate.per_second() / self.one.per_second,
             ),
             (
                 "rate of raw, 2 threads",
-                ratio(rate.per_second(), self.two.per_second),
+                Unit::Times,
+                rate.per_second() / self.two.per_second,
             ),
         ]
     }
