@@ -3,7 +3,9 @@
 mod announce;
 mod args;
 mod chores;
+mod collect;
 mod crds;
+mod deed;
 mod deeds;
 mod failpoint;
 mod http;
@@ -18,6 +20,7 @@ mod terms;
 mod tls;
 mod trust;
 mod uninstall;
+mod warm;
 
 pub use args::ClusterArgs;
 pub(crate) use crds::apply as apply_crds;

@@ -3,10 +3,11 @@
 use std::{collections::HashMap, time::Duration};
 
 use assent_core::rollout::{PolicyId, Refusal, RefusalReason};
-use tokio::{task::AbortHandle, time::Instant};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
-use crate::vetting::{Failed, Job, Vetting};
+use crate::vetting::Failed;
 
 /// How long to wait before a module that could not be fetched is fetched again; doubled
 /// each time up to the longest.
@@ -17,9 +18,9 @@ const RETRY_LONGEST: Duration = Duration::from_secs(300);
 const MAX_VET_TRIES: u32 = 2;
 
 /// At most one job per policy, for its newest generation.
+#[derive(Debug, Default)]
 pub(crate) struct Jobs {
-    vetting: Vetting,
-    running: HashMap<PolicyId, (i64, AbortHandle)>,
+    running: HashMap<PolicyId, (i64, DropGuard)>,
     retries: HashMap<PolicyId, Retry>,
 }
 
@@ -34,38 +35,23 @@ struct Retry {
 // === impl Jobs ===
 
 impl Jobs {
-    pub(crate) fn new(vetting: Vetting) -> Self {
-        Self {
-            vetting,
-            running: HashMap::new(),
-            retries: HashMap::new(),
-        }
-    }
-
-    /// Who vets.
-    pub(crate) fn vetting(&self) -> &Vetting {
-        &self.vetting
-    }
-
     /// Whether this generation is being vetted.
     pub(crate) fn is_running(&self, id: &PolicyId, generation: i64) -> bool {
         self.running.get(id).is_some_and(|(g, _)| *g == generation)
     }
 
-    /// Starts a job in the place of whatever ran for the policy.
-    pub(crate) fn start(&mut self, job: Job) {
-        let (id, generation) = (job.id.clone(), job.generation);
-        let handle = self.vetting.start(job);
-        if let Some((_, old)) = self.running.insert(id, (generation, handle)) {
-            old.abort();
-        }
+    /// Notes a job in the place of whatever ran for the policy, which is cancelled. The token
+    /// cancels this one.
+    pub(crate) fn begin(&mut self, id: PolicyId, generation: i64) -> CancellationToken {
+        let token = CancellationToken::new();
+        let guard = token.clone().drop_guard();
+        self.running.insert(id, (generation, guard));
+        token
     }
 
     /// Ends whatever runs or waits for the policy.
     pub(crate) fn cancel(&mut self, id: &PolicyId) {
-        if let Some((_, job)) = self.running.remove(id) {
-            job.abort();
-        }
+        self.running.remove(id);
         self.retries.remove(id);
     }
 

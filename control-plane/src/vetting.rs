@@ -20,7 +20,8 @@ use assent_modules::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::{sync::mpsc, task::AbortHandle};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::metrics::Metrics;
@@ -49,8 +50,6 @@ pub(crate) struct Job {
     pub(crate) files: Option<PathBuf>,
     /// Addresses that may be fetched from, besides declared ones.
     pub(crate) reach: Reach,
-    /// Declared sources of the server.
-    pub(crate) sources: DeclaredSources,
     /// Public keys (PEM), one of which must have signed the module; none asks for no
     /// signature.
     pub(crate) verification: Vec<String>,
@@ -120,11 +119,19 @@ impl Vetting {
         }
     }
 
-    /// Starts a job. Aborting it ends its child process.
-    pub(crate) fn start(&self, job: Job) -> AbortHandle {
+    /// Where modules are kept.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Starts a job. Cancelling it ends its child process.
+    pub(crate) fn start(&self, job: Job, sources: DeclaredSources, cancelled: CancellationToken) {
         let vetting = self.clone();
-        let task = tokio::spawn(async move {
-            let result = vetting.run(&job).await;
+        tokio::spawn(async move {
+            let running = vetting.run(&job, &sources);
+            let Some(result) = cancelled.run_until_cancelled(running).await else {
+                return;
+            };
             let outcome = Outcome {
                 id: job.id,
                 generation: job.generation,
@@ -133,30 +140,10 @@ impl Vetting {
             // The receiver is gone only when the process ends.
             let _ = vetting.outcomes.send(outcome).await;
         });
-        task.abort_handle()
     }
 
-    /// Fetches a module that a stored revision names, however often that takes.
-    pub(crate) fn restore(
-        &self,
-        url: String,
-        digest: Digest,
-        sources: Arc<dyn ReadSources>,
-        reach: Reach,
-    ) -> impl Future<Output = ()> + Send + use<> {
-        let store = self.store.clone();
-        async move {
-            let mut wait = Duration::from_secs(2);
-            while let Err(why) = restore(&store, &url, digest, sources.as_ref(), reach).await {
-                warn!(%digest, "failed to fetch a module again, which is tried again: {why}");
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(Duration::from_secs(300));
-            }
-        }
-    }
-
-    async fn run(&self, job: &Job) -> Result<Module, Failed> {
-        let (digest, bytes, url) = self.fetch(job).await?;
+    async fn run(&self, job: &Job, sources: &DeclaredSources) -> Result<Module, Failed> {
+        let (digest, bytes, url) = self.fetch(job, sources).await?;
         let size = bytes.len() as u64;
         let start = Instant::now();
         let report = self.vetter.vet(bytes, &request(job)).await;
@@ -189,7 +176,11 @@ impl Vetting {
 
     /// The module's bytes, out of the store where it is pinned and there. Where it must
     /// be signed it is pulled again: what is stored may be older than that wish.
-    async fn fetch(&self, job: &Job) -> Result<(Digest, Bytes, String), Failed> {
+    async fn fetch(
+        &self,
+        job: &Job,
+        sources: &DeclaredSources,
+    ) -> Result<(Digest, Bytes, String), Failed> {
         if let Some(digest) = job.pinned.filter(|_| job.verification.is_empty()) {
             let stored = self.store.get(digest).await;
             if let Some(bytes) = stored.map_err(|e| Failed::later(e.to_string()))? {
@@ -201,7 +192,7 @@ impl Vetting {
             .url
             .parse()
             .map_err(|e| Failed::invalid(format!("spec.module: {e}")))?;
-        let pulled = puller(job)
+        let pulled = puller(job, sources)
             .await?
             .pull(&url)
             .await
@@ -272,7 +263,23 @@ impl Failed {
     }
 }
 
-async fn restore(
+/// Fetches a module that a stored revision names, however often that takes.
+pub(crate) async fn restore(
+    store: &Store,
+    url: &str,
+    digest: Digest,
+    sources: &dyn ReadSources,
+    reach: Reach,
+) {
+    let mut wait = Duration::from_secs(2);
+    while let Err(why) = try_restore(store, url, digest, sources, reach).await {
+        warn!(%digest, "failed to fetch a module again, which is tried again: {why}");
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(Duration::from_secs(300));
+    }
+}
+
+async fn try_restore(
     store: &Store,
     url: &str,
     digest: Digest,
@@ -295,8 +302,8 @@ async fn restore(
     stored.map_err(|e| e.to_string())
 }
 
-async fn puller(job: &Job) -> Result<Puller, Failed> {
-    let sources = match &job.sources {
+async fn puller(job: &Job, sources: &DeclaredSources) -> Result<Puller, Failed> {
+    let sources = match sources {
         DeclaredSources::Given(sources) => Sources::clone(sources),
         DeclaredSources::Elsewhere(place) => place.read().await?,
     };

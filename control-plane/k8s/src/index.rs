@@ -4,15 +4,17 @@
 //! here reads or writes a cluster. One bad object affects only itself: it is kept with what is
 //! wrong with it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use assent_api::parse;
-use assent_core::PolicyKey;
+use assent_core::{Digest, PolicyKey};
 use kube::core::DynamicObject;
 
 pub use entries::{
     Meta, PodEntry, PolicyEntry, RevisionEntry, ServerEntry, SetEntry, WebhookEntry,
 };
+
+use crate::watch::{Change, What};
 
 mod entries;
 #[cfg(test)]
@@ -151,6 +153,16 @@ impl Index {
         touched
     }
 
+    /// Takes in what a watch tells.
+    pub fn take(&mut self, change: Change) -> Vec<Touched> {
+        let Change { kind, what } = change;
+        match what {
+            What::Applied(object) => self.apply(kind, *object),
+            What::Deleted(object) => self.delete(kind, &object),
+            What::Listed(objects) => self.reset(kind, objects),
+        }
+    }
+
     /// An object is gone. One of the same name that was made later stays.
     pub fn delete(&mut self, kind: Kind, object: &DynamicObject) -> Vec<Touched> {
         let name = name_of(object);
@@ -213,6 +225,14 @@ impl Index {
     /// All revisions.
     pub fn all_revisions(&self) -> impl Iterator<Item = &RevisionEntry> {
         self.revisions.values()
+    }
+
+    /// Every module that a revision names.
+    pub fn named_modules(&self) -> HashSet<Digest> {
+        let objects = self.all_revisions().filter_map(|r| r.object.as_ref());
+        objects
+            .filter_map(|object| object.spec.module_digest.parse().ok())
+            .collect()
     }
 
     /// Webhook configurations of a policy: none, one, or two while it moves between kinds.

@@ -20,27 +20,18 @@ const MAX_NOTE: usize = 1000;
 
 /// Tells of transitions; the events are aggregated by the recorder.
 #[derive(Clone)]
-pub(super) struct Announcer(mpsc::Sender<(ObjectReference, Event)>);
+pub(super) struct Announcer(mpsc::Sender<Told>);
+
+/// An event, and what it is about.
+pub(super) type Told = (ObjectReference, Event);
 
 // === impl Announcer ===
 
 impl Announcer {
-    /// An announcer and the task that writes for it, which ends with it.
-    pub(super) fn new(client: Client, instance: String) -> (Self, impl Future<Output = ()>) {
-        let (sender, mut events) = mpsc::channel::<(ObjectReference, Event)>(WAITING);
-        let reporter = Reporter {
-            controller: "assent-control-plane".into(),
-            instance: Some(instance),
-        };
-        let task = async move {
-            let recorder = Recorder::new(client, reporter);
-            while let Some((about, event)) = events.recv().await {
-                if let Err(error) = recorder.publish(&event, &about).await {
-                    debug!("failed to write an event: {error}");
-                }
-            }
-        };
-        (Self(sender), task)
+    /// An announcer, and what it tells.
+    pub(super) fn new() -> (Self, mpsc::Receiver<Told>) {
+        let (sender, told) = mpsc::channel(WAITING);
+        (Self(sender), told)
     }
 
     /// A condition has changed.
@@ -95,6 +86,20 @@ impl Announcer {
         };
         if self.0.try_send((about, event)).is_err() {
             debug!("an event was dropped: too many wait");
+        }
+    }
+}
+
+/// Writes events until nobody tells any more.
+pub(super) async fn write(client: Client, instance: String, mut told: mpsc::Receiver<Told>) {
+    let reporter = Reporter {
+        controller: "assent-control-plane".into(),
+        instance: Some(instance),
+    };
+    let recorder = Recorder::new(client, reporter);
+    while let Some((about, event)) = told.recv().await {
+        if let Err(error) = recorder.publish(&event, &about).await {
+            debug!("failed to write an event: {error}");
         }
     }
 }

@@ -9,7 +9,7 @@ use assent_core::{Mode, PolicyKey};
 use assent_k8s::{
     admission::{self, KnownServer, inject},
     index::{Index, Kind},
-    watch::{self, Change, What},
+    watch,
     workload::{self, EvaluatorParts, Place},
 };
 use kube::Client;
@@ -62,9 +62,9 @@ impl Known {
         let _watches = watch::spawn(&client, &options.namespace, &KINDS, &sender);
         let mut index = Index::new(assent_api::Options::default());
         while let Some(change) = changes.recv().await {
-            take(&mut index, change);
+            index.take(change);
             while let Ok(change) = changes.try_recv() {
-                take(&mut index, change);
+                index.take(change);
             }
             if index.is_synced(&KINDS) {
                 self.store(known(&index, &options));
@@ -91,15 +91,6 @@ impl admission::State for Known {
             tracing::warn!("a pod asked for an evaluator and has none: {reason}");
         }
     }
-}
-
-fn take(index: &mut Index, change: Change) {
-    let kind = change.kind;
-    match change.what {
-        What::Applied(object) => index.apply(kind, *object),
-        What::Deleted(object) => index.delete(kind, &object),
-        What::Listed(objects) => index.reset(kind, objects),
-    };
 }
 
 fn known(index: &Index, options: &workload::Options) -> admission::Known {

@@ -20,7 +20,7 @@ use assent_grpc::Hub;
 use assent_k8s::{
     index::{Index, Touched},
     status::{Target, Wanted},
-    watch::{self, Change, What},
+    watch::{self, Change},
     webhook::{Reach, Site},
     workload,
 };
@@ -29,7 +29,7 @@ use tracing::info;
 
 use super::{
     announce::Announcer,
-    deeds::{Deeds, Done},
+    deed::{Deed, Done},
 };
 use crate::{
     drive::{Drive, Performer},
@@ -42,6 +42,8 @@ mod history;
 mod policies;
 mod servers;
 mod statuses;
+#[cfg(test)]
+mod tests;
 
 /// The state of one leader's term.
 pub(super) struct Machine {
@@ -50,7 +52,8 @@ pub(super) struct Machine {
     pub(super) index: Index,
     pub(super) options: Options,
     pub(super) jobs: Jobs,
-    pub(super) deeds: Deeds,
+    /// What is to be done, in this order.
+    deeds: Vec<Deed>,
     announcer: Announcer,
     statuses: mpsc::UnboundedSender<(Target, Option<Wanted>)>,
     /// Modules that the store has.
@@ -63,6 +66,8 @@ pub(super) struct Machine {
     flipping: BTreeSet<PolicyId>,
     /// Revisions that are being stored, by generation.
     storing: BTreeMap<PolicyId, i64>,
+    /// Revisions that are being removed, by namespace and name.
+    dropping: BTreeSet<(String, String)>,
     /// Rollbacks that are being written.
     undoing: BTreeMap<PolicyKey, Vec<Undo>>,
     /// Servers whose webhooks are being removed.
@@ -116,8 +121,6 @@ impl Machine {
             drive,
             hub,
             options,
-            jobs,
-            deeds,
             announcer,
             statuses,
             modules,
@@ -127,8 +130,8 @@ impl Machine {
             drive,
             hub,
             options,
-            jobs,
-            deeds,
+            jobs: Jobs::default(),
+            deeds: Vec::new(),
             announcer,
             statuses,
             modules,
@@ -136,6 +139,7 @@ impl Machine {
             repairing: BTreeSet::new(),
             flipping: BTreeSet::new(),
             storing: BTreeMap::new(),
+            dropping: BTreeSet::new(),
             undoing: BTreeMap::new(),
             ending: BTreeSet::new(),
             applied: BTreeMap::new(),
@@ -149,12 +153,7 @@ impl Machine {
 
     /// Takes in what happened to objects.
     pub(super) fn changed(&mut self, change: Change) {
-        let Change { kind, what } = change;
-        let touched = match what {
-            What::Applied(object) => self.index.apply(kind, *object),
-            What::Deleted(object) => self.index.delete(kind, &object),
-            What::Listed(objects) => self.index.reset(kind, objects),
-        };
+        let touched = self.index.take(change);
         if self.restored {
             self.look(touched);
         } else if self.index.is_synced(&watch::ALL) {
@@ -179,6 +178,7 @@ impl Machine {
             Done::ServerUnrouted(server) => self.server_unrouted(&server),
             Done::ServerApplied(server, result) => self.server_applied(&server, result),
             Done::RolledBack(key, result) => self.rolled_back(&key, result),
+            Done::Dropped(names) => self.dropping.retain(|name| !names.contains(name)),
             Done::Nothing => {}
         }
     }
@@ -210,7 +210,12 @@ impl Machine {
         self.pass();
     }
 
-    /// The plane's wishes, done.
+    /// What is to be done since it was asked last.
+    pub(super) fn take_deeds(&mut self) -> Vec<Deed> {
+        std::mem::take(&mut self.deeds)
+    }
+
+    /// The plane's wishes, as deeds.
     fn perform(&mut self) {
         loop {
             let asked = std::mem::take(&mut self.drive.performer.0);
@@ -348,8 +353,6 @@ pub(super) struct Parts {
     pub(super) drive: Drive<Hands>,
     pub(super) hub: Hub,
     pub(super) options: Options,
-    pub(super) jobs: Jobs,
-    pub(super) deeds: Deeds,
     pub(super) announcer: Announcer,
     pub(super) statuses: mpsc::UnboundedSender<(Target, Option<Wanted>)>,
     pub(super) modules: HashSet<Digest>,

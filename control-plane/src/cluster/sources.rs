@@ -7,26 +7,31 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, Client};
 
-use super::deeds::Context;
 use crate::{
     servers,
     vetting::{Failed, ReadSources},
 };
 
-/// Sources whose secrets are read when they are needed: nothing secret is kept.
-pub(super) struct SecretSources {
-    client: Client,
-    namespace: String,
+/// What a server declares, with the names of what must be read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct References {
     declared: Sources,
     pull_secret: Option<String>,
     /// Host, name of a ConfigMap and key in it.
     certificates: Vec<(String, String, String)>,
 }
 
-// === impl SecretSources ===
+/// Sources whose secrets are read when they are needed: nothing secret is kept.
+pub(super) struct SecretSources {
+    client: Client,
+    namespace: String,
+    references: References,
+}
 
-impl SecretSources {
-    pub(super) fn new(context: &Context, server: Option<&ParsedServer>) -> Self {
+// === impl References ===
+
+impl References {
+    pub(super) fn of(server: Option<&ParsedServer>) -> Self {
         let spec = server.map(|s| &s.spec);
         let secure = spec.and_then(|s| s.sources.as_ref());
         let secure = secure.into_iter().flat_map(|s| &s.secure);
@@ -39,11 +44,21 @@ impl SecretSources {
             ))
         });
         Self {
-            client: context.client.clone(),
-            namespace: context.namespace.clone(),
             declared: servers::sources(server),
             pull_secret: spec.and_then(|s| s.image_pull_secret.clone()),
             certificates: certificates.collect(),
+        }
+    }
+}
+
+// === impl SecretSources ===
+
+impl SecretSources {
+    pub(super) fn new(client: &Client, namespace: &str, references: References) -> Self {
+        Self {
+            client: client.clone(),
+            namespace: namespace.to_owned(),
+            references,
         }
     }
 
@@ -90,12 +105,12 @@ impl SecretSources {
 #[async_trait]
 impl ReadSources for SecretSources {
     async fn read(&self) -> Result<Sources, Failed> {
-        let mut sources = self.declared.clone();
-        for (host, name, key) in &self.certificates {
+        let mut sources = self.references.declared.clone();
+        for (host, name, key) in &self.references.certificates {
             let certificate = self.certificate(name, key).await?;
             sources.certificates.insert(host.clone(), certificate);
         }
-        if let Some(name) = &self.pull_secret {
+        if let Some(name) = &self.references.pull_secret {
             sources.auth = self.auth(name).await?;
         }
         Ok(sources)
@@ -105,7 +120,7 @@ impl ReadSources for SecretSources {
 impl std::fmt::Debug for SecretSources {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SecretSources")
-            .field("pull_secret", &self.pull_secret)
+            .field("pull_secret", &self.references.pull_secret)
             .finish_non_exhaustive()
     }
 }

@@ -12,10 +12,7 @@ use assent_k8s::{
     status::{self, Written},
     watch::{self, Change},
 };
-use assent_modules::{
-    store::{Keep, Store},
-    vet::Vetter,
-};
+use assent_modules::{store::Store, vet::Vetter};
 use kube::Client;
 use tokio::{
     sync::{mpsc, watch as channel},
@@ -26,15 +23,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
 use super::{
-    announce::Announcer,
-    deeds::{Context, Deeds, Done},
+    announce::{self, Announcer},
+    collect,
+    deed::Done,
+    deeds::{Context, Deeds},
     machine::{Hands, Machine, Options, Parts},
     queries,
 };
 use crate::{
     control::Query,
     drive::Drive,
-    jobs::Jobs,
     metrics::Metrics,
     vetting::{Outcome, Vetting},
 };
@@ -44,9 +42,6 @@ const CHANGES: usize = 1_024;
 
 /// How often everything is looked at again, for what no event told of.
 const RESYNC_EVERY: Duration = Duration::from_secs(60);
-
-/// How often modules that nothing names are removed.
-const COLLECT_EVERY: Duration = Duration::from_secs(600);
 
 /// What outlives a term.
 pub(super) struct Office {
@@ -87,7 +82,7 @@ impl Office {
         let mut tasks = JoinSet::new();
         // What streams of an earlier term said is void.
         while self.notices.try_recv().is_ok() {}
-        let (machine, inbox) = match self.begin(options, &mut tasks).await {
+        let (machine, deeds, inbox) = match self.begin(options, &mut tasks).await {
             Ok(begun) => begun,
             Err(error) => {
                 error!("failed to begin to lead: {error:#}");
@@ -95,7 +90,7 @@ impl Office {
                 return;
             }
         };
-        self.run(machine, inbox, over).await;
+        self.run(machine, deeds, inbox, over).await;
         self.synced.send_replace(false);
     }
 
@@ -103,7 +98,7 @@ impl Office {
         &self,
         options: Options,
         tasks: &mut JoinSet<()>,
-    ) -> anyhow::Result<(Machine, Inbox)> {
+    ) -> anyhow::Result<(Machine, Deeds, Inbox)> {
         let modules = self.store.list().await?.into_iter().collect();
         let (changes_tx, changes) = mpsc::channel(CHANGES);
         let (outcomes_tx, outcomes) = mpsc::channel(64);
@@ -113,8 +108,12 @@ impl Office {
         let mut watches = watch::spawn(&self.client, &options.namespace, &watch::ALL, &changes_tx);
         tasks.spawn(async move { while watches.join_next().await.is_some() {} });
         tasks.spawn(status::run(self.client.clone(), statuses_rx, written_tx));
-        let (announcer, announcing) = Announcer::new(self.client.clone(), self.identity.clone());
-        tasks.spawn(announcing);
+        let (announcer, told) = Announcer::new();
+        tasks.spawn(announce::write(
+            self.client.clone(),
+            self.identity.clone(),
+            told,
+        ));
         let vetting = Vetting::new(
             self.store.clone(),
             self.vetter.clone(),
@@ -143,23 +142,30 @@ impl Office {
             drive,
             hub: self.hub.clone(),
             options,
-            jobs: Jobs::new(vetting),
-            deeds: Deeds::new(context, done_tx),
             announcer,
             statuses,
             modules,
         });
-        Ok((machine, inbox))
+        let deeds = Deeds::new(context, vetting, done_tx);
+        Ok((machine, deeds, inbox))
     }
 
-    async fn run(&mut self, mut machine: Machine, mut inbox: Inbox, over: CancellationToken) {
+    async fn run(
+        &mut self,
+        mut machine: Machine,
+        mut deeds: Deeds,
+        mut inbox: Inbox,
+        over: CancellationToken,
+    ) {
         let mut batch = Vec::with_capacity(BATCH);
         let mut resync = time::interval(RESYNC_EVERY);
-        let mut collect = time::interval(COLLECT_EVERY);
+        let mut collecting = collect::ticks();
         resync.reset();
-        collect.reset();
         loop {
             machine.settle();
+            for deed in machine.take_deeds() {
+                deeds.perform(deed);
+            }
             self.tell(&machine, &mut inbox);
             tokio::select! {
                 () = over.cancelled() => break,
@@ -191,7 +197,7 @@ impl Office {
                     machine.trust(bundle);
                 }
                 _ = resync.tick() => machine.resync(),
-                _ = collect.tick() => self.collect(&machine),
+                _ = collecting.tick() => self.collect(&machine),
                 () = sleep_until(machine.wake_at()) => machine.touch(),
             }
         }
@@ -217,18 +223,8 @@ impl Office {
         if !machine.is_restored() {
             return;
         }
-        let (store, modules) = (self.store.clone(), machine.named_modules());
-        tokio::spawn(async move {
-            let keep = Keep {
-                modules,
-                // A module is stored before its vetting ends and a revision names it.
-                younger_than: COLLECT_EVERY,
-                ..Keep::default()
-            };
-            if let Err(error) = store.collect(keep).await {
-                error!("failed to remove modules that nothing names: {error}");
-            }
-        });
+        let (store, named) = (self.store.clone(), machine.index.named_modules());
+        tokio::spawn(async move { collect::unnamed(&store, named).await });
     }
 }
 

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     args::ClusterArgs, chores::Chores, http::Readiness, machine::Options, site::excluded,
-    term::Office,
+    term::Office, warm,
 };
 
 /// Leads whenever the election says so.
@@ -23,6 +23,9 @@ pub(super) struct Terms {
     pub(super) workload: workload::Options,
 }
 
+/// Modules come from public addresses, and from what PolicyServers declare.
+pub(super) const REACH: pull::Reach = pull::Reach::PUBLIC;
+
 // === impl Terms ===
 
 impl Terms {
@@ -34,8 +37,11 @@ impl Terms {
                 Role::Follower { leader } => {
                     let leader = leader.map(|l| l.address).filter(|a| !a.is_empty());
                     self.office.hub.set_serving(Serving::Standby { leader });
+                    let namespace = &self.args.namespace;
+                    let warm = warm::stay(&self.office.client, namespace, &self.office.store);
                     tokio::select! {
                         () = resign.cancelled() => {}
+                        () = warm => {}
                         changed = self.role.changed() => changed.context("the election ended")?,
                     }
                 }
@@ -92,7 +98,7 @@ impl Terms {
             base_url: self.args.webhook_base_url.clone(),
             drain: self.args.drain_seconds,
             workload: Some(self.workload.clone()),
-            reach: pull::Reach::PUBLIC,
+            reach: REACH,
         }
     }
 }

@@ -43,6 +43,7 @@ pub(super) struct Machine {
     pub(super) drive: Drive<Keeper>,
     pub(super) hub: Hub,
     pub(super) options: Options,
+    vetting: Vetting,
     jobs: Jobs,
     objects: Objects,
     /// Servers by name; `default` is always there.
@@ -75,7 +76,8 @@ impl Machine {
             drive,
             hub,
             options,
-            jobs: Jobs::new(vetting),
+            vetting,
+            jobs: Jobs::default(),
             objects: Objects::new(),
             servers: BTreeMap::new(),
             problems: BTreeMap::new(),
@@ -474,7 +476,6 @@ impl Machine {
             pinned: record.pinned_digest().and_then(|d| d.parse().ok()),
             files: Some(self.options.policies.clone()),
             reach: Reach::LOCAL,
-            sources: DeclaredSources::Given(Box::new(sources(server.as_ref()))),
             verification: verification(server.as_ref()),
             settings: parsed.settings.clone(),
             entrypoint: parsed.entrypoint.clone(),
@@ -482,7 +483,9 @@ impl Machine {
             limits: limits(server.as_ref(), &parsed),
             allowed_capabilities: allowed_capabilities(server.as_ref(), &parsed),
         };
-        self.jobs.start(job);
+        let sources = DeclaredSources::Given(Box::new(sources(server.as_ref())));
+        let cancelled = self.jobs.begin(id.clone(), record.generation);
+        self.vetting.start(job, sources, cancelled);
     }
 
     fn accepted(&mut self, id: &PolicyId, record: &Record, module: &Module) {

@@ -8,6 +8,7 @@ mod closed;
 mod crds;
 mod definitions;
 mod discovery;
+mod expired;
 mod harness;
 mod hot;
 mod life;

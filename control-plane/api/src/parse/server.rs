@@ -17,6 +17,9 @@ const MIN_MEMORY_BYTES: u64 = 128 << 10;
 /// The most memory that a 32-bit sandbox can have.
 const MAX_MEMORY_BYTES: u64 = 4 << 30;
 
+/// The longest value of a label.
+const MAX_NAME: usize = 63;
+
 /// A valid PolicyServer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParsedServer {
@@ -59,6 +62,14 @@ fn read_object(sink: &Sink, value: &Value) -> Option<ParsedServer> {
     };
     fields.close();
     let (name, spec) = (metadata.name?, spec?);
+    if name.contains('.') || name.len() > MAX_NAME {
+        sink.error(
+            "metadata.name",
+            format!(
+                "\"{name}\" must have no '.' and at most {MAX_NAME} characters: it is a label of pods and part of a Service's name"
+            ),
+        );
+    }
     check(sink, &spec);
     let spec_json = serde_json::to_value(&spec).expect("a spec must be JSON");
     Some(ParsedServer {

@@ -17,14 +17,14 @@ use kube::core::DynamicObject;
 use tracing::{error, info, warn};
 
 use super::Machine;
-use crate::cluster::deeds::{Pointed, Pointing, webhook_kind};
+use crate::cluster::deed::{Deed, Pointed, Pointing, Present};
 
 impl Machine {
     /// Every required replica serves `to`, as far as is known: a last look at the pods.
     pub(super) fn flip(&mut self, id: PolicyId, to: Arc<Policy>) {
         let server = self.server_of(&id).unwrap_or_default();
         self.flipping.insert(id.clone());
-        self.deeds.read_pods(id, to, server);
+        self.deeds.push(Deed::ReadPods { id, to, server });
     }
 
     /// The pods as they are now: only if every required one serves the revision, the webhook
@@ -42,7 +42,8 @@ impl Machine {
         let pointing = self.pointing(&id, &to.revision);
         match pointing {
             Some(pointing) if complete && wanted => {
-                self.deeds.flip(id, to.revision.clone(), pointing);
+                let deed = Deed::Flip(id, to.revision.clone(), Box::new(pointing));
+                self.deeds.push(deed);
             }
             _ => self.give_up_flip(id),
         }
@@ -54,9 +55,9 @@ impl Machine {
         let before = self.active_of(&id).filter(|before| *before != revision);
         self.since
             .insert(id.clone(), (revision.to_string(), Timestamp::now()));
-        self.deeds.set_phase(&id, &revision, "Active");
+        self.set_phase(&id, &revision, "Active");
         if let Some(before) = before {
-            self.deeds.set_phase(&id, &before, "Draining");
+            self.set_phase(&id, &before, "Draining");
         }
         let event = Event::Policy(id, Input::Flipped(revision));
         self.drive.apply(event);
@@ -112,6 +113,10 @@ impl Machine {
         if self.flipping.contains(&id) || self.repairing.contains(key) {
             return;
         }
+        let server = self.server_of(&id).unwrap_or_default();
+        if !self.has_server(&server) {
+            return self.remove_stray(key, &server);
+        }
         let own = self.index.webhooks(key);
         let own = own.filter(|w| w.named.uid.as_deref() == Some(&*id.uid));
         let named: Vec<Option<&RevisionId>> = own.map(|w| w.named.revision.as_ref()).collect();
@@ -128,7 +133,18 @@ impl Machine {
         }
         warn!(policy = %key, "the webhook configuration is not what it must be and is repaired");
         self.repairing.insert(key.clone());
-        self.deeds.repair(key.clone(), pointing);
+        let deed = Deed::Repair(key.clone(), Box::new(pointing));
+        self.deeds.push(deed);
+    }
+
+    /// A server that ends removes the webhooks of its policies. One that came after that, by a
+    /// write that was on its way, would ask nobody: it goes too.
+    fn remove_stray(&mut self, key: &PolicyKey, server: &str) {
+        let stray = self.present(key);
+        if !self.ending.contains(server) && !stray.is_empty() {
+            warn!(policy = %key, server, "removing a webhook configuration whose server is gone");
+            self.deeds.push(Deed::RemoveOrphans(stray));
+        }
     }
 
     pub(super) fn repair_all(&mut self) {
@@ -147,7 +163,7 @@ impl Machine {
             uid != w.named.uid.as_deref() && !self.has_rollout(&w.key, w.named.uid.as_deref())
         };
         let orphans = self.index.all_webhooks().filter(orphan);
-        let orphans: Vec<(webhook::Kind, DynamicObject)> = orphans
+        let orphans: Vec<Present> = orphans
             .map(|w| (webhook_kind(w.kind), w.object.clone()))
             .collect();
         if !orphans.is_empty() {
@@ -155,17 +171,17 @@ impl Machine {
                 count = orphans.len(),
                 "removing webhook configurations of policies that are gone"
             );
-            self.deeds.remove_orphans(orphans);
+            self.deeds.push(Deed::RemoveOrphans(orphans));
         }
     }
 
     pub(super) fn unroute(&mut self, id: PolicyId) {
         let present = self.present(&id.key);
-        self.deeds.unroute(id, present);
+        self.deeds.push(Deed::Unroute(id, present));
     }
 
     /// The configurations that a policy has.
-    pub(super) fn present(&self, key: &PolicyKey) -> Vec<(webhook::Kind, DynamicObject)> {
+    pub(super) fn present(&self, key: &PolicyKey) -> Vec<Present> {
         let own = self.index.webhooks(key);
         own.map(|w| (webhook_kind(w.kind), w.object.clone()))
             .collect()
@@ -201,6 +217,11 @@ impl Machine {
             reach: &self.reach(&parsed.server),
             site: &self.options.site,
         }))
+    }
+
+    fn set_phase(&mut self, id: &PolicyId, revision: &RevisionId, phase: &'static str) {
+        let deed = Deed::SetPhase(id.key.clone(), revision.clone(), phase);
+        self.deeds.push(deed);
     }
 
     fn give_up_flip(&mut self, id: PolicyId) {
@@ -243,5 +264,13 @@ fn is_right(pointing: &Pointing) -> bool {
             *kind == pointing.desired.kind() && !webhook::differs(actual, &pointing.desired)
         }
         _ => false,
+    }
+}
+
+/// The same kind of a mirrored configuration.
+fn webhook_kind(kind: Kind) -> webhook::Kind {
+    match kind {
+        Kind::Mutating => webhook::Kind::Mutating,
+        _ => webhook::Kind::Validating,
     }
 }

@@ -1,8 +1,6 @@
 //! Revisions that are no longer pointed at: retired, kept, removed; and modules that stored
 //! revisions name.
 
-use std::sync::Arc;
-
 use assent_api::revision::Phase;
 use assent_core::{
     Digest, PolicyKey, RevisionId,
@@ -13,7 +11,10 @@ use assent_k8s::index::RevisionEntry;
 use tracing::info;
 
 use super::Machine;
-use crate::cluster::{deeds::Done, sources::SecretSources};
+use crate::cluster::{
+    deed::{Deed, Fetch},
+    sources::References,
+};
 
 impl Machine {
     /// Stores a revision as history. One that was never active is no history to go back to.
@@ -23,7 +24,7 @@ impl Machine {
             .revisions(&id.key, &id.uid)
             .find(|r| r.short() == Some(revision.short()))
             .is_some_and(|r| r.phase != Phase::Candidate);
-        self.deeds.retire(id, revision, keep);
+        self.deeds.push(Deed::Retire { id, revision, keep });
     }
 
     pub(super) fn retired(&mut self, id: PolicyId, revision: RevisionId) {
@@ -48,9 +49,11 @@ impl Machine {
         let old = history.into_iter().skip(parsed.history_limit);
         let old: Vec<(String, String)> = old
             .map(|(_, r)| (r.meta.namespace.clone(), r.meta.name.clone()))
+            .filter(|name| !self.dropping.contains(name))
             .collect();
         if !old.is_empty() {
-            self.deeds.drop_revisions(old);
+            self.dropping.extend(old.iter().cloned());
+            self.deeds.push(Deed::DropRevisions(old));
         }
     }
 
@@ -79,23 +82,13 @@ impl Machine {
             info!(%revision, %digest, "the module is not here and is fetched again");
             let server = self.index.server(&server);
             let server = server.and_then(|s| s.parsed.as_ref().ok());
-            let sources = SecretSources::new(self.deeds.context(), server);
-            let fetched =
-                self.jobs
-                    .vetting()
-                    .restore(url, digest, Arc::new(sources), self.options.reach);
-            self.deeds.spawn(move |_| async move {
-                fetched.await;
-                Done::Nothing
-            });
+            let fetch = Fetch {
+                url,
+                digest,
+                sources: References::of(server),
+                reach: self.options.reach,
+            };
+            self.deeds.push(Deed::Fetch(fetch));
         }
-    }
-
-    /// Every module that a stored revision names.
-    pub(in crate::cluster) fn named_modules(&self) -> std::collections::HashSet<Digest> {
-        let objects = self.index.all_revisions().filter_map(|r| r.object.as_ref());
-        objects
-            .filter_map(|o| o.spec.module_digest.parse().ok())
-            .collect()
     }
 }

@@ -21,9 +21,9 @@ use tracing::{info, warn};
 
 use super::{Machine, Undo};
 use crate::{
-    cluster::sources::SecretSources,
+    cluster::{deed::Deed, sources::References},
     servers::{allowed_capabilities, limits, target_not_found, verification},
-    vetting::{DeclaredSources, Failed, Job},
+    vetting::{Failed, Job},
 };
 
 impl Machine {
@@ -55,7 +55,8 @@ impl Machine {
             return self.delete(id);
         }
         if !entry.meta.is_held() {
-            self.deeds.hold(kind_of(key), entry.meta.clone(), true);
+            let deed = Deed::Hold(kind_of(key), entry.meta.clone(), true);
+            self.deeds.push(deed);
         }
         self.judge(&id, &entry);
         if let Some(to) = entry.rollback {
@@ -97,8 +98,12 @@ impl Machine {
             site: &self.options.site,
         });
         self.storing.insert(id.clone(), generation);
-        self.deeds
-            .store(id.clone(), Arc::new(policy), object, webhook);
+        self.deeds.push(Deed::Store {
+            id: id.clone(),
+            policy: Arc::new(policy),
+            object: Box::new(object),
+            webhook: Box::new(webhook),
+        });
     }
 
     pub(super) fn refused(&mut self, id: &PolicyId, generation: i64, failed: Failed) {
@@ -129,7 +134,7 @@ impl Machine {
         let entry = self.index.policy(&id.key);
         if let Some(entry) = entry.filter(|e| *e.meta.uid == *id.uid && e.meta.is_held()) {
             let meta = entry.meta.clone();
-            self.deeds.hold(kind_of(&id.key), meta, false);
+            self.deeds.push(Deed::Hold(kind_of(&id.key), meta, false));
         }
     }
 
@@ -151,8 +156,12 @@ impl Machine {
         let target = self.target(&entry, to);
         self.undoing
             .insert(key.clone(), answer.into_iter().collect());
-        self.deeds
-            .roll_back(kind_of(key), entry.meta, key.clone(), target);
+        self.deeds.push(Deed::RollBack {
+            kind: kind_of(key),
+            meta: entry.meta,
+            key: key.clone(),
+            target,
+        });
     }
 
     pub(super) fn rolled_back(
@@ -291,7 +300,6 @@ impl Machine {
         }
         let server = self.index.server(&entry.server);
         let server = server.and_then(|s| s.parsed.as_ref().ok());
-        let sources = SecretSources::new(self.deeds.context(), server);
         let job = Job {
             id: id.clone(),
             generation,
@@ -299,7 +307,6 @@ impl Machine {
             pinned: None,
             files: None,
             reach: self.options.reach,
-            sources: DeclaredSources::Elsewhere(Arc::new(sources)),
             verification: verification(server),
             settings: parsed.settings.clone(),
             entrypoint: parsed.entrypoint.clone(),
@@ -307,7 +314,10 @@ impl Machine {
             limits: limits(server, parsed),
             allowed_capabilities: allowed_capabilities(server, parsed),
         };
-        self.jobs.start(job);
+        let sources = References::of(server);
+        let cancelled = self.jobs.begin(id.clone(), generation);
+        self.deeds
+            .push(Deed::Vet(Box::new(job), sources, cancelled));
     }
 
     fn limits(&self, entry: &PolicyEntry) -> Limits {

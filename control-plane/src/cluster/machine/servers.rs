@@ -15,7 +15,7 @@ use assent_k8s::{
 use tracing::{info, warn};
 
 use super::Machine;
-use crate::cluster::deeds::Done;
+use crate::cluster::deed::Deed;
 
 /// What was applied for a server.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +40,8 @@ impl Machine {
             return self.end_server(name);
         }
         if !entry.meta.is_held() {
-            self.deeds.hold(Kind::Servers, entry.meta.clone(), true);
+            let deed = Deed::Hold(Kind::Servers, entry.meta.clone(), true);
+            self.deeds.push(deed);
         }
         if self.drive.plane.server(name).is_none() {
             self.hub.add_server(name);
@@ -87,16 +88,8 @@ impl Machine {
         }
         applied.generation = generation;
         applied.running = true;
-        let name = name.to_owned();
-        self.deeds.spawn(move |context| async move {
-            let result = workload::apply(&context.client, &objects).await;
-            let result = match result {
-                Ok(workload::Outcome::Done) => Ok(()),
-                Ok(workload::Outcome::Waiting(what)) => Err(what),
-                Err(error) => Err(error.to_string()),
-            };
-            Done::ServerApplied(name, result)
-        });
+        let deed = Deed::ApplyServer(name.to_owned(), Box::new(objects));
+        self.deeds.push(deed);
     }
 
     pub(super) fn server_applied(&mut self, name: &str, result: Result<(), String>) {
@@ -130,7 +123,8 @@ impl Machine {
         let own = self.index.policies().filter(|p| p.server == name);
         let keys: Vec<PolicyKey> = own.map(|p| p.key.clone()).collect();
         let present = keys.iter().flat_map(|key| self.present(key)).collect();
-        self.deeds.unroute_server(name.to_owned(), present);
+        let deed = Deed::UnrouteServer(name.to_owned(), present);
+        self.deeds.push(deed);
     }
 
     pub(super) fn server_unrouted(&mut self, name: &str) {
@@ -149,7 +143,7 @@ impl Machine {
             && entry.meta.deleting
             && entry.meta.is_held()
         {
-            self.deeds.end_server(entry.meta);
+            self.deeds.push(Deed::EndServer(entry.meta));
         }
         for id in own {
             self.observe_policy(&id.key);
@@ -171,7 +165,7 @@ impl Machine {
             let bare: Vec<Meta> = bare.map(|p| p.meta.clone()).collect();
             for meta in bare {
                 if self.replaced.insert(meta.uid.clone()) {
-                    self.deeds.delete_pod(meta);
+                    self.deeds.push(Deed::DeletePod(meta));
                 }
             }
         }

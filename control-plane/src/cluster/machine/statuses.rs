@@ -285,7 +285,7 @@ fn stored(entry: &PolicyEntry) -> Option<PolicyStatus> {
 }
 
 /// What of a status people and programs wait for; the rest only grows old.
-fn important(status: &Value) -> Vec<Option<&Value>> {
+pub(super) fn important(status: &Value) -> Vec<Option<&Value>> {
     let parts = [
         "/observedGeneration",
         "/active",

@@ -67,3 +67,19 @@ fn policy_servers() {
     }
     assert!(manifest(&mk_server(json!({"replicas": "three"})), &standalone()).is_err());
 }
+
+#[test]
+fn a_name_of_a_server_is_one_label() {
+    let named = |name: &str| {
+        let mut server = mk_server(json!({}));
+        server["metadata"]["name"] = name.into();
+        server
+    };
+    assert!(manifest(&named(&"s".repeat(63)), &standalone()).is_ok());
+    for name in ["a.b".to_owned(), "s".repeat(64)] {
+        let expect = format!(
+            "metadata.name: \"{name}\" must have no '.' and at most 63 characters: it is a label of pods and part of a Service's name"
+        );
+        refuse(&named(&name), &[&expect]);
+    }
+}
