@@ -22,6 +22,8 @@ use super::{
 use crate::vetting::{DeclaredSources, Vetting};
 
 mod revisions;
+#[cfg(test)]
+mod tests;
 mod webhooks;
 
 /// How long a deed that failed rests before it is asked for again.
