@@ -1,6 +1,9 @@
 //! The definitions of our kinds, judged by a real API server.
 
-use assent_e2e::kube::{ApiServer, Kubectl, with_temp_ns_on};
+use assent_e2e::{
+    eventually,
+    kube::{ApiServer, Kubectl, with_temp_ns_on},
+};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -95,9 +98,13 @@ async fn kinds_have_names_categories_and_explanations() {
                 "over everything that changes a verdict",
             ),
         ] {
-            let text = ns.run(&["explain", path]).await;
-            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            assert!(text.contains(expect), "{path}: {text}");
+            // The API server publishes schemas some time after it serves the kinds.
+            eventually(&format!("{path} is explained"), async || {
+                let text = ns.attempt(&["explain", path]).await.unwrap_or_default();
+                let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+                text.contains(expect)
+            })
+            .await;
         }
     })
     .await;
