@@ -294,3 +294,21 @@ fn every_builtin_of_opa_is_known() {
     });
     assert_eq!(unknown.collect::<Vec<_>>(), Vec::<&&str>::new());
 }
+
+#[test]
+fn casts() {
+    check("cast_array", "[[2,1]]", "[2,1]");
+    check("cast_array", "[{2,1}]", "[1,2]");
+    check("cast_set", "[[2,1,2]]", "{1,2}");
+    check("cast_set", "[{1}]", "{1}");
+    check("cast_boolean", "[false]", "false");
+    check("cast_null", "[null]", "null");
+    check("cast_object", r#"[{"a":1}]"#, r#"{"a":1}"#);
+    check("cast_string", r#"["a"]"#, r#""a""#);
+    for name in ["cast_array", "cast_set", "cast_boolean"] {
+        undefined(name, r#"["a"]"#);
+    }
+    for name in ["cast_null", "cast_object", "cast_string"] {
+        undefined(name, "[1]");
+    }
+}
