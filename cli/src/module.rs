@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use assent_api::Parsed;
 use assent_core::Digest;
+use assent_evaluator::RegistryAccess;
 use assent_modules::{
     pull::{Auth, Files, ModuleUrl, Puller, Reach, Sources},
     store::Store,
@@ -116,6 +117,14 @@ impl ModuleArgs {
             Some(bytes) => Ok(bytes),
             None => bail!("the store {} has no sound module {digest}", dir.display()),
         }
+    }
+
+    /// How policies reach registries: as modules are fetched.
+    pub(crate) fn registry_access(&self) -> anyhow::Result<RegistryAccess> {
+        Ok(RegistryAccess {
+            sources: self.sources()?,
+            reach: Reach::LOCAL,
+        })
     }
 
     /// Relative `file://` paths start at `base`.

@@ -4,13 +4,16 @@ use std::{
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context as _, bail};
 use assent_core::Mode;
 use assent_wasm::{
-    AdmissionResponse, Engine, EngineConfig, Module, Policy, PolicySpec, PolicyType, Verdict,
+    AdmissionResponse, Engine, EngineConfig, HostServices, Module, Policy, PolicySpec, PolicyType,
+    Verdict,
 };
+use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     exit::Exit,
@@ -29,6 +32,7 @@ use request::Incoming;
 ///
 /// The policy is a module with --settings, or a manifest that names its module and has settings, mode,
 /// message, entrypoint and limits. Its rules are not applied: it is asked whatever the request is.
+/// What it asks about images is answered by their registries, reached as modules are.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -104,7 +108,12 @@ impl Args {
         spec.mutating = mutating.unwrap_or(spec.mutating);
         spec.entrypoint = entrypoint.unwrap_or(spec.entrypoint);
         let incoming = Incoming::parse(&body, spec.raw)?;
-        let verdict = judge(&engine, &module, spec, &incoming)?;
+        let runtime = runtime(Builder::new_multi_thread().worker_threads(1))?;
+        let services = {
+            let _inside = runtime.enter();
+            assent_evaluator::host_services(modules.registry_access()?)?
+        };
+        let verdict = judge(&engine, &module, spec, services, &incoming)?;
         let verdict = match &loaded.policy {
             Some(policy) if policy.mode == Mode::Monitor => let_pass(verdict),
             _ => verdict,
@@ -119,12 +128,12 @@ impl Args {
 }
 
 fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime
-        .context("failed to start the runtime")?
-        .block_on(future)
+    runtime(&mut Builder::new_current_thread())?.block_on(future)
+}
+
+fn runtime(builder: &mut Builder) -> anyhow::Result<Runtime> {
+    let runtime = builder.enable_all().build();
+    runtime.context("failed to start the runtime")
 }
 
 fn compile(engine: &Engine, loaded: &Loaded) -> anyhow::Result<Module> {
@@ -175,11 +184,13 @@ fn judge(
     engine: &Engine,
     module: &Module,
     spec: PolicySpec,
+    services: Arc<dyn HostServices>,
     incoming: &Incoming<'_>,
 ) -> anyhow::Result<Verdict> {
     let name = spec.name.clone();
     let policy = Policy::prepare(engine, module, spec);
     let policy = policy.with_context(|| format!("failed to load {name}"))?;
+    policy.connect(services);
     policy
         .validate_settings()
         .with_context(|| format!("failed to use {name}"))?;

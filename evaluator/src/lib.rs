@@ -28,4 +28,5 @@ mod wire;
 
 pub use config::{Config, Listen, RegistryAccess, Timings, TlsFiles};
 pub use metrics::render as render_metrics;
+pub use registries::host_services;
 pub use start::{Error, Evaluator, Handle};

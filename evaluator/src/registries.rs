@@ -21,6 +21,12 @@ mod question;
 use cache::Cache;
 use question::Question;
 
+/// Answers to host calls about images, as an evaluator gives them, by tasks of the current
+/// runtime. Its threads must not be those that evaluate: a guest waits for the answer.
+pub fn host_services(access: RegistryAccess) -> Result<Arc<dyn HostServices>, SourcesError> {
+    Ok(Arc::new(Registries::new(access)?))
+}
+
 /// The registries, for guests on other threads.
 pub(crate) struct Registries {
     access: RegistryAccess,

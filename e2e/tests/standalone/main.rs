@@ -4,6 +4,7 @@
 
 mod cli;
 mod directory;
+mod images;
 mod life;
 mod removal;
 mod rollback;
