@@ -125,6 +125,10 @@ pub struct ClusterArgs {
     /// Seconds after which others take over from a leader that is silent
     #[arg(long, env = "ASSENT_LEASE_SECONDS", value_name = "SECONDS", default_value = "15", value_parser = seconds)]
     pub lease_seconds: Duration,
+    /// Seconds for which our own webhooks are still answered once we are told to end: API servers
+    /// hear of it a moment later
+    #[arg(long, env = "ASSENT_LINGER_SECONDS", value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub linger_seconds: Duration,
     /// How lines are logged: text or json
     #[arg(long, env = "ASSENT_LOG_FORMAT", value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
     pub log_format: String,

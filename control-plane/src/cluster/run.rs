@@ -58,6 +58,8 @@ pub(crate) struct Running {
     hub: Hub,
     tasks: JoinSet<anyhow::Result<()>>,
     leading: JoinSet<anyhow::Result<()>>,
+    /// How long our own webhooks are answered after the word to end.
+    linger: Duration,
 }
 
 /// Starts everything. `vetter` is the command that vets modules.
@@ -192,6 +194,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
         hub,
         tasks,
         leading,
+        linger: args.linger_seconds,
     })
 }
 
@@ -213,8 +216,9 @@ impl Running {
     }
 
     /// Ends in good order: nothing is decided any more, the Lease is given up, streams are told
-    /// to go elsewhere.
+    /// to go elsewhere, and our own webhooks answer until API servers send nothing any more.
     pub(crate) async fn stop(mut self) {
+        let lingered = tokio::time::sleep(self.linger);
         self.resign.cancel();
         let resigned = async { while self.leading.join_next().await.is_some() {} };
         if tokio::time::timeout(Duration::from_secs(5), resigned)
@@ -224,6 +228,7 @@ impl Running {
             warn!("the Lease could not be given up in time; others wait until it ends");
         }
         self.hub.set_serving(Serving::Draining);
+        lingered.await;
         self.shutdown.cancel();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(Duration::from_secs(12), ended)

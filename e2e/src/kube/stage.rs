@@ -265,6 +265,8 @@ impl Stage {
             .args(["--drain-seconds", "2", "--replica-grace", "10"])
             // Long enough for a busy machine, and short enough to wait for.
             .args(["--lease-seconds", "6"])
+            // Nothing stands between the API server and who answers it.
+            .args(["--linger-seconds", "0"])
             .envs(env.iter().copied());
         ControlPlane {
             process: Process::start(&mut command, &log),
