@@ -22,7 +22,7 @@ mod trust;
 mod uninstall;
 mod warm;
 
-pub use args::ClusterArgs;
+pub use args::{CleanupArgs, ClusterArgs};
 pub(crate) use crds::apply as apply_crds;
 pub(crate) use run::start;
 pub(crate) use site::client;

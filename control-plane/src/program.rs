@@ -10,7 +10,7 @@ use tracing::error;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    cluster::{self, ClusterArgs},
+    cluster::{self, CleanupArgs, ClusterArgs},
     standalone::{self, UpArgs},
 };
 
@@ -37,7 +37,7 @@ enum Command {
     /// Brings the cluster's definitions of our kinds up to this build's
     ApplyCrds(Box<ClusterArgs>),
     /// Takes away what would outlive an uninstallation and hurt: webhooks, finalizers
-    Cleanup(Box<ClusterArgs>),
+    Cleanup(Box<CleanupArgs>),
     /// Vets one module given on standard input; the control plane runs this itself
     #[command(hide = true)]
     Vet,
@@ -121,8 +121,8 @@ async fn apply_crds(args: ClusterArgs) -> anyhow::Result<()> {
 }
 
 #[tokio::main]
-async fn cleanup(args: ClusterArgs) -> anyhow::Result<()> {
-    prepare(&args.log_format);
-    let client = cluster::client(&args).await?;
-    cluster::cleanup(&client, &args.namespace, args.lease_seconds).await
+async fn cleanup(args: CleanupArgs) -> anyhow::Result<()> {
+    prepare(&args.cluster.log_format);
+    let client = cluster::client(&args.cluster).await?;
+    cluster::cleanup(&client, args).await
 }

@@ -11,7 +11,9 @@ use std::{
 };
 
 use assent_core::Millis;
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::{
+    api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use kube::{Api, Client, api::PostParams};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -268,12 +270,13 @@ impl Standing {
 }
 
 /// Takes the Lease from whoever holds it. Nobody takes it for as long as `hold` says; who led
-/// before may act until its own time is over.
+/// before may act until its own time is over. With an `owner` it goes when that goes.
 pub async fn seize(
     client: &Client,
     namespace: &str,
     identity: &str,
     hold: Duration,
+    owner: Option<&OwnerReference>,
 ) -> Result<(), kube::Error> {
     let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
     loop {
@@ -291,7 +294,10 @@ pub async fn seize(
             lease: hold,
             acquires: true,
         };
-        let lease = object::lease(Some(&last), &draft, jiff::Timestamp::now());
+        let mut lease = object::lease(Some(&last), &draft, jiff::Timestamp::now());
+        if let Some(owner) = owner {
+            lease.metadata.owner_references = Some(vec![owner.clone()]);
+        }
         match api
             .replace(names::LEASE, &PostParams::default(), &lease)
             .await

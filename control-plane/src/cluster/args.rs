@@ -133,3 +133,13 @@ pub struct ClusterArgs {
     #[arg(long, env = "ASSENT_LOG_FORMAT", value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
     pub log_format: String,
 }
+
+/// Prepares an uninstallation.
+#[derive(Args, Clone, Debug)]
+pub struct CleanupArgs {
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// The control plane's service account: what must stay until nobody leads goes with it
+    #[arg(long, value_name = "NAME")]
+    pub service_account: Option<String>,
+}
