@@ -270,6 +270,26 @@ impl Index {
             .filter(move |p| set.is_some() && p.owner.as_deref() == set)
     }
 
+    /// A pod of the server's own that has another evaluator than its template asks for: a control
+    /// plane of another version has filled it in, and its StatefulSet takes it for new. None
+    /// while another of the pods is not ready: one goes at a time.
+    pub fn misfit<'a>(&'a self, server: &'a str) -> Option<&'a PodEntry> {
+        let set = self.set(server)?;
+        let (hash, template) = (set.hash.as_ref()?, set.template.as_ref()?);
+        let misfits = |pod: &&PodEntry| {
+            pod.injected
+                && !pod.meta.deleting
+                && pod.template.as_ref() == Some(template)
+                && pod.hash.as_ref() != Some(hash)
+        };
+        let found = self.members(server).find(misfits)?;
+        let mut others = self
+            .members(server)
+            .filter(|p| p.meta.uid != found.meta.uid);
+        let stand = others.all(|p| p.ready && !p.meta.deleting);
+        stand.then_some(found)
+    }
+
     fn remove(&mut self, kind: Kind, name: &Name, uid: Option<&str>) -> Option<Touched> {
         match kind {
             Kind::ClusterPolicies | Kind::Policies => {

@@ -286,7 +286,7 @@ async fn delete_pod(context: &Context, meta: &index::Meta) {
         resource_version: None,
     });
     match api.delete(&meta.name, &params).await {
-        Ok(_) => info!(pod = %meta.name, "had no evaluator and was deleted"),
+        Ok(_) => info!(pod = %meta.name, "had no evaluator, or not its own, and was deleted"),
         Err(error) => warn!(pod = %meta.name, "failed to delete it: {error}"),
     }
 }

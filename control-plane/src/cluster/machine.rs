@@ -74,7 +74,7 @@ pub(super) struct Machine {
     ending: BTreeSet<String>,
     /// What of a server was applied last, and what came of it.
     applied: BTreeMap<String, servers::Applied>,
-    /// Pods without an evaluator that were deleted.
+    /// Pods without their evaluator that were deleted.
     replaced: BTreeSet<String>,
     /// Since when the active revision is active, where this term saw it.
     since: BTreeMap<PolicyId, (String, jiff::Timestamp)>,
@@ -202,7 +202,7 @@ impl Machine {
     pub(super) fn settle(&mut self) {
         if self.restored {
             self.expect_all();
-            self.replace_uninjected();
+            self.replace_misfits();
             self.work();
         }
         self.drive.settle();

@@ -109,6 +109,10 @@ pub struct PodEntry {
     pub ready: bool,
     /// Whether it has an evaluator container that was filled in.
     pub injected: bool,
+    /// Hash of the evaluator that it was filled in with.
+    pub hash: Option<String>,
+    /// Which template of its StatefulSet it was made from.
+    pub template: Option<String>,
     /// Where it is.
     pub ip: Option<String>,
 }
@@ -126,6 +130,10 @@ pub struct SetEntry {
     pub replicas: i32,
     /// `status.readyReplicas`.
     pub ready: i32,
+    /// Hash of the evaluator that its template asks for.
+    pub hash: Option<String>,
+    /// The name of that template; none until the controller has looked at it.
+    pub template: Option<String>,
 }
 
 // === impl Meta ===
@@ -285,6 +293,8 @@ impl PodEntry {
             owner: controller(&object),
             ready,
             injected,
+            hash: annotation(&object, names::TEMPLATE_HASH_ANNOTATION),
+            template: label(&object, "controller-revision-hash"),
             ip: status("/status/podIP")
                 .and_then(Value::as_str)
                 .map(Into::into),
@@ -303,20 +313,34 @@ impl SetEntry {
                 .and_then(|n| i32::try_from(n).ok())
                 .unwrap_or_default()
         };
+        let meta = Meta::read(&object);
+        let observed = object.data.pointer("/status/observedGeneration");
+        let template = object.data.pointer("/status/updateRevision");
+        let template =
+            template.filter(|_| observed.and_then(Value::as_i64) == Some(meta.generation));
+        let annotations = object.data.pointer("/spec/template/metadata/annotations");
+        let hash = annotations.and_then(|all| all.get(names::TEMPLATE_HASH_ANNOTATION));
+        let text = |value: Option<&Value>| value.and_then(Value::as_str).map(Into::into);
         Some(Self {
             server: server_of(&object)?,
             owner: controller(&object),
             replicas: count("/status/replicas"),
             ready: count("/status/readyReplicas"),
-            meta: Meta::read(&object),
+            hash: text(hash),
+            template: text(template),
+            meta,
         })
     }
 }
 
 /// The PolicyServer that an object's label names.
 pub(super) fn server_of(object: &DynamicObject) -> Option<String> {
+    label(object, names::SERVER_LABEL)
+}
+
+fn label(object: &DynamicObject, name: &str) -> Option<String> {
     let labels = object.metadata.labels.as_ref()?;
-    labels.get(names::SERVER_LABEL).cloned()
+    labels.get(name).cloned()
 }
 
 fn annotation(object: &DynamicObject, name: &str) -> Option<String> {

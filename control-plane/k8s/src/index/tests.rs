@@ -145,6 +145,55 @@ fn members_are_pods_of_the_very_stateful_set() {
     assert_eq!(index.members("other").count(), 0);
 }
 
+/// A pod that was made from a template and filled in with an evaluator.
+fn made(name: &str, ready: bool, template: &str, hash: &str) -> DynamicObject {
+    let mut pod = pod(name, "set", ready);
+    pod.data["spec"]["containers"][0]["image"] = "example.com/evaluator:1".into();
+    let labels = pod.metadata.labels.get_or_insert_default();
+    labels.insert("controller-revision-hash".into(), template.into());
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert("policies.assent.dev/evaluator-hash".into(), hash.into());
+    pod
+}
+
+#[test]
+fn a_pod_whose_evaluator_is_not_the_templates_goes_when_the_others_stand() {
+    let check = |observed: i64, pods: [DynamicObject; 2], expect: Option<&str>| {
+        let mut index = Index::default();
+        let mut set = set("set");
+        set.metadata.generation = Some(2);
+        set.data = json!({
+            "spec": { "template": { "metadata": { "annotations": {
+                "policies.assent.dev/evaluator-hash": "new",
+            } } } },
+            "status": { "observedGeneration": observed, "updateRevision": "t2" },
+        });
+        index.apply(Kind::Sets, set);
+        for pod in pods {
+            index.apply(Kind::Pods, pod);
+        }
+        let found = index.misfit("default").map(|pod| pod.meta.name.as_str());
+        assert_eq!(found, expect);
+    };
+    let (good, bad) = (
+        made("p-0", true, "t2", "new"),
+        made("p-1", true, "t2", "old"),
+    );
+    check(2, [good.clone(), bad.clone()], Some("p-1"));
+    check(2, [good, made("p-1", true, "t2", "new")], None);
+    // The StatefulSet exchanges these itself.
+    let old = made("p-1", true, "t1", "old");
+    check(2, [made("p-0", true, "t2", "new"), old], None);
+    // What it will make of the template is not known yet.
+    check(1, [made("p-0", true, "t2", "new"), bad.clone()], None);
+    check(2, [made("p-0", false, "t2", "new"), bad], None);
+    let both = [
+        made("p-0", true, "t2", "old"),
+        made("p-1", true, "t2", "old"),
+    ];
+    check(2, both, Some("p-0"));
+}
+
 #[test]
 fn a_revision_that_cannot_be_read_is_no_revision_of_anything() {
     let mut index = Index::default();

@@ -154,16 +154,17 @@ impl Machine {
         }
     }
 
-    /// Deletes pods of our StatefulSets that have no evaluator: they were made while nobody
-    /// injected, and would wait for their image for ever.
-    pub(super) fn replace_uninjected(&mut self) {
+    /// Deletes pods of our StatefulSets that have no evaluator, or not theirs: they were made
+    /// while nobody injected, or somebody of another version, and would stay so for ever.
+    pub(super) fn replace_misfits(&mut self) {
         let servers = self.drive.plane.servers().map(|(name, _)| name.clone());
         let servers: Vec<Arc<str>> = servers.collect();
         for server in servers {
             let pods = self.index.members(&server);
             let bare = pods.filter(|p| !p.injected && !p.meta.deleting);
-            let bare: Vec<Meta> = bare.map(|p| p.meta.clone()).collect();
-            for meta in bare {
+            let wrong = bare.chain(self.index.misfit(&server));
+            let wrong: Vec<Meta> = wrong.map(|p| p.meta.clone()).collect();
+            for meta in wrong {
                 if self.replaced.insert(meta.uid.clone()) {
                     self.deeds.push(Deed::DeletePod(meta));
                 }
