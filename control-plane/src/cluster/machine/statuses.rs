@@ -13,8 +13,8 @@ use assent_core::{
 };
 use assent_k8s::{
     index::{Kind, PolicyEntry, ServerEntry},
-    names,
     status::{Target, Wanted},
+    workload,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{self as meta, Time};
@@ -155,7 +155,7 @@ impl Machine {
             observed_generation: Some(entry.meta.generation),
             replicas: set.map_or(0, |s| s.replicas),
             ready_replicas: set.map_or(0, |s| s.ready),
-            selector: Some(format!("{}={name}", names::SERVER_LABEL)),
+            selector: Some(workload::selector(name)),
             ..PolicyServerStatus::default()
         };
         if let Some(server) = self.drive.plane.server(name) {
