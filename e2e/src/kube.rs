@@ -15,6 +15,7 @@
 //! ([`shared`]). A test that stops the API server, or fills it, starts its own
 //! ([`ApiServer::start`]).
 
+pub mod api;
 pub mod balancer;
 mod cluster;
 mod keeper;
