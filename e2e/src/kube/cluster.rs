@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Kubectl, keeper::Keeper};
-use crate::process::text;
+use crate::process::{Process, text};
 
 /// A running cluster. One that this started goes with it, or with the test program; one that
 /// ran before stays, for somebody who wants to look at it.
@@ -51,6 +51,16 @@ impl Cluster {
     pub fn node(&self, number: u8, command: &[&str]) -> String {
         run(script("node").arg(number.to_string()).args(command))
     }
+
+    /// Runs a command inside a node; an error is what it wrote.
+    pub fn try_node(&self, number: u8, command: &[&str]) -> Result<String, String> {
+        attempt(script("node").arg(number.to_string()).args(command))
+    }
+
+    /// Starts a program inside a node, with its output in a file.
+    pub fn start(&self, number: u8, command: &[&str], log: &Path) -> Process {
+        Process::start(script("node").arg(number.to_string()).args(command), log)
+    }
 }
 
 fn script(command: &str) -> Command {
@@ -60,13 +70,15 @@ fn script(command: &str) -> Command {
 }
 
 fn run(command: &mut Command) -> String {
-    let output = command.output().expect("the script must start");
+    let output = attempt(command);
     let args: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
-    assert!(
-        output.status.success(),
-        "just cluster {}: {}",
-        args.join(" "),
-        text(&output)
-    );
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    output.unwrap_or_else(|e| panic!("just cluster {}: {e}", args.join(" ")))
+}
+
+fn attempt(command: &mut Command) -> Result<String, String> {
+    let output = command.output().expect("the script must start");
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(text(&output)),
+    }
 }
