@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use assent_core::{
-    PolicyKey,
-    fleet::{Counting, Link, Name},
+    Millis, PolicyKey,
+    fleet::{Counting, Link, Name, Replica},
     plane::Event,
     rollout::{Acceptance, Input, PolicyId, RefusalReason},
 };
 use assent_k8s::{
-    index::{Kind, Meta},
+    index::{Kind, Meta, PodEntry},
     workload,
 };
 use tracing::{info, warn};
@@ -172,20 +172,17 @@ impl Machine {
         }
     }
 
-    /// Says which replicas must serve what is new: those of the server's own StatefulSet that
-    /// are endpoints of its Service, or have an open stream.
+    /// Says which replicas must serve what is new.
     pub(super) fn expect(&mut self, server: &str) {
         let Some(known) = self.drive.plane.server(server) else {
             return;
         };
-        let is_open = |name: &str| {
-            let link = known.fleet.replica(name).map(|r| r.link);
-            matches!(link, Some(Link::Open { .. }))
-        };
-        let required = self
-            .index
-            .members(server)
-            .filter(|pod| (pod.ready && !pod.meta.deleting) || is_open(&pod.meta.name));
+        let now = self.drive.clock.now();
+        let pods = self.index.members(server);
+        let required = pods.filter(|pod| {
+            let replica = known.fleet.replica(&pod.meta.name);
+            is_required(pod, replica, now)
+        });
         let required: Vec<Name> = required.map(|p| p.meta.name.as_str().into()).collect();
         self.drive.apply(Event::Expected {
             server: server.into(),
@@ -211,5 +208,82 @@ impl Machine {
         for id in own {
             self.drive.apply(Event::Policy(id, Input::Reconsidered));
         }
+    }
+}
+
+/// Whether a pod of the server's own StatefulSet must serve what is new: it is an endpoint of
+/// the Service, has an open stream, or had one lately. What is new may have brought it down,
+/// and nobody would say so if it were not waited for.
+fn is_required(pod: &PodEntry, replica: Option<&Replica>, now: Millis) -> bool {
+    let left_lately = |replica: &Replica| {
+        // Another pod of the same name was never asked.
+        let same = replica.identity.contains(&pod.meta.uid);
+        same && matches!(replica.link, Link::Grace { until } if until > now)
+    };
+    match replica.map(|r| r.link) {
+        Some(Link::Open { .. }) => true,
+        _ if pod.meta.deleting => false,
+        _ => pod.ready || replica.is_some_and(left_lately),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Millis = Millis(1_000);
+
+    fn mk_pod(ready: bool, deleting: bool) -> PodEntry {
+        PodEntry {
+            meta: Meta {
+                name: "a".into(),
+                uid: "uid-1".into(),
+                deleting,
+                ..Meta::default()
+            },
+            server: "default".into(),
+            owner: None,
+            ready,
+            injected: true,
+            ip: None,
+        }
+    }
+
+    fn mk_replica(uid: &str, link: Link) -> Replica {
+        let mut replica = Replica::default();
+        replica.identity = format!("pod assent-system/a ({uid})");
+        replica.link = link;
+        replica
+    }
+
+    #[track_caller]
+    fn check(pod: &PodEntry, replica: Option<Replica>, expect: bool) {
+        assert_eq!(is_required(pod, replica.as_ref(), NOW), expect);
+    }
+
+    #[test]
+    fn endpoints_and_open_streams_are_waited_for() {
+        let open = || Some(mk_replica("uid-1", Link::Open { stream: 1 }));
+        check(&mk_pod(true, false), None, true);
+        check(&mk_pod(true, false), open(), true);
+        check(&mk_pod(false, false), open(), true);
+        check(&mk_pod(false, true), open(), true);
+        check(&mk_pod(false, false), None, false);
+        check(&mk_pod(true, true), None, false);
+    }
+
+    #[test]
+    fn a_pod_that_went_down_is_waited_for_until_its_grace_ends() {
+        let left = |uid, until| Some(mk_replica(uid, Link::Grace { until }));
+        check(&mk_pod(false, false), left("uid-1", Millis(1_001)), true);
+        check(&mk_pod(false, false), left("uid-1", NOW), false);
+        check(
+            &mk_pod(false, false),
+            Some(mk_replica("uid-1", Link::Gone)),
+            false,
+        );
+        // It is being deleted, or another one has its name.
+        check(&mk_pod(false, true), left("uid-1", Millis(1_001)), false);
+        check(&mk_pod(false, false), left("uid-0", Millis(1_001)), false);
     }
 }
