@@ -18,6 +18,7 @@ pub mod set;
 pub mod tls;
 pub mod tools;
 pub mod up;
+pub mod walkthrough;
 
 pub use client::{Delta, Sotw};
 pub use evaluator::Evaluator;
