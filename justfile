@@ -66,7 +66,8 @@ test *filter: freshen
 # tests on a real Kubernetes with nodes: root is needed
 test-cluster *filter: freshen
     images/build dev
-    eval "$(scripts/tools --env kubectl helm)" && cargo test --quiet --locked --workspace --test cluster -- {{ filter }}
+    # One after the other: they install Assent in one cluster.
+    eval "$(scripts/tools --env grpcurl helm just kubectl prometheus promtool)" && cargo test --quiet --locked --workspace --test cluster -- --test-threads=1 {{ filter }}
 
 # a real Kubernetes on this machine: up [NODES], down, status, kubectl …, load IMAGE.tar
 [positional-arguments]

@@ -63,18 +63,15 @@ impl Document {
         &self.steps
     }
 
-    /// The document with outputs as they were seen, one for each command. Where that has the
-    /// shape of what is shown, nothing changes.
+    /// The document with outputs as they were seen, one for each command. Lines that are left
+    /// out stay so, as long as the others have the shape of what is shown.
     pub fn with(&self, seen: &[Vec<String>]) -> String {
         assert_eq!(seen.len(), self.steps.len(), "each command has an output");
         let mut text = Vec::new();
         let mut from = 0;
         for (step, seen) in self.steps.iter().zip(seen) {
             text.extend_from_slice(&self.lines[from..step.place.start]);
-            match step.judge(seen) {
-                Ok(()) => text.extend_from_slice(&step.shown),
-                Err(_) => text.extend_from_slice(seen),
-            }
+            text.extend(step.renewed(seen));
             from = step.place.end;
         }
         text.extend_from_slice(&self.lines[from..]);
@@ -135,27 +132,42 @@ impl Step {
 
     /// Whether an output has the shape of the one that is shown; else how they differ.
     pub fn judge(&self, seen: &[String]) -> Result<(), String> {
-        let shape = |lines: &[String]| lines.iter().map(|l| shape::of(l)).collect::<Vec<_>>();
-        let (wanted, found) = (shape(&self.shown), shape(seen));
-        if fits(&wanted, &found) {
-            return Ok(());
+        let (wanted, found) = (shapes(&self.shown), shapes(seen));
+        match align(&wanted, &found, 0) {
+            Some(_) => Ok(()),
+            None => Err(difference(&self.shown, seen, &wanted, &found)),
         }
-        Err(difference(&self.shown, seen, &wanted, &found))
+    }
+
+    /// An output as it is to be shown.
+    fn renewed(&self, seen: &[String]) -> Vec<String> {
+        let Some(lines) = align(&shapes(&self.shown), &shapes(seen), 0) else {
+            return seen.to_vec();
+        };
+        let line = |line: Option<usize>| line.map_or(ELISION.to_owned(), |at| seen[at].clone());
+        lines.into_iter().map(line).collect()
     }
 }
 
-/// Whether lines are those of a pattern, where [`ELISION`] stands for any number of them.
-fn fits(pattern: &[String], lines: &[String]) -> bool {
-    match pattern.split_first() {
-        None => lines.is_empty(),
-        Some((first, rest)) if first == ELISION => {
-            (0..=lines.len()).any(|skipped| fits(rest, &lines[skipped..]))
-        }
-        Some((first, rest)) => {
-            let line = lines.split_first();
-            line.is_some_and(|(line, lines)| line == first && fits(rest, lines))
-        }
-    }
+fn shapes(lines: &[String]) -> Vec<String> {
+    lines.iter().map(|line| shape::of(line)).collect()
+}
+
+/// Which line stands for each of a pattern, from `at` on; none for [`ELISION`], which is any
+/// number of them. None where they are not those of the pattern.
+fn align(pattern: &[String], lines: &[String], at: usize) -> Option<Vec<Option<usize>>> {
+    let Some((first, rest)) = pattern.split_first() else {
+        return (at == lines.len()).then(Vec::new);
+    };
+    let (stands, mut found) = if first == ELISION {
+        let mut after = at..=lines.len();
+        (None, after.find_map(|at| align(rest, lines, at))?)
+    } else {
+        lines.get(at).filter(|line| *line == first)?;
+        (Some(at), align(rest, lines, at + 1)?)
+    };
+    found.insert(0, stands);
+    Some(found)
 }
 
 /// Both outputs as a person reads them: what is equal at the beginning and at the end once, what

@@ -86,18 +86,27 @@ fn mistakes_are_named_with_their_line() {
 }
 
 #[test]
-fn only_outputs_of_another_shape_are_replaced() {
+fn outputs_are_renewed_as_they_were_seen() {
     let document = mk_document(TEXT);
     let mut seen: Vec<_> = document.steps().iter().map(|s| s.shown.clone()).collect();
     assert_eq!(document.with(&seen), TEXT);
     seen[3] = lines("NAME AGE\nnp   2m10s");
-    assert_eq!(document.with(&seen), TEXT);
     seen[0] = lines("hello");
     seen[2] = lines("new");
     let expect = TEXT
         .replace("hello\nworld\n", "hello\n")
-        .replace("$ true\n", "$ true\nnew\n");
+        .replace("$ true\n", "$ true\nnew\n")
+        .replace("NAME   AGE\nnp     3s\n", "NAME AGE\nnp   2m10s\n");
     assert_eq!(document.with(&seen), expect);
+}
+
+#[test]
+fn what_is_left_out_stays_so() {
+    let renewed = |shown, seen| mk_step(shown).renewed(&lines(seen)).join("|");
+    assert_eq!(renewed("…\nb 3s\n…", "a\nb 5s\nc\nd"), "…|b 5s|…");
+    assert_eq!(renewed("…", ""), "…");
+    // The rest is wrong: everything is shown.
+    assert_eq!(renewed("…\nb", "a\nc"), "a|c");
 }
 
 #[track_caller]
@@ -246,4 +255,26 @@ fn a_command_that_does_not_end_is_given_up() {
     let outcome = mk_shell().run("exit 3", crate::PATIENCE);
     let why = outcome.expect_err("there is no shell any more");
     assert!(why.starts_with("the shell has ended"), "{why}");
+}
+
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
+
+#[test]
+fn the_walkthrough_can_be_read() {
+    let text = std::fs::read_to_string(format!("{DOCS}/walkthrough.md"));
+    let document = mk_document(&text.expect("the document must be there"));
+    assert!(document.steps().len() > 30);
+}
+
+/// The committed module is what its source builds.
+#[test]
+fn the_greedy_module_is_built_of_its_source() {
+    let source = Path::new(DOCS).join("walkthrough/greedy.wat");
+    let built = wat::parse_file(&source).expect("it must be a module");
+    let committed = source.with_extension("wasm");
+    if std::env::var_os("ASSENT_BLESS").is_some() {
+        std::fs::write(&committed, &built).expect("file must be written");
+    }
+    let committed = std::fs::read(committed).expect("the module must be there");
+    assert!(built == committed, "ASSENT_BLESS=1 writes it anew");
 }

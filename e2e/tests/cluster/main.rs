@@ -1,6 +1,7 @@
 //! A Kubernetes with nodes: pods run, and reach each other by name.
 
 mod chart;
+mod walkthrough;
 
 use assent_e2e::{kube::Cluster, up::condition};
 use serde_json::{Value, json};
