@@ -245,6 +245,8 @@ mod tests {
             owner: None,
             ready,
             injected: true,
+            hash: None,
+            template: None,
             ip: None,
         }
     }
