@@ -66,7 +66,7 @@ test *filter: freshen
 # tests on a real Kubernetes with nodes: root is needed
 test-cluster *filter: freshen
     images/build dev
-    # One after the other: they install Assent in one cluster.
+    # One after the other: they install Assent in one cluster, and what one does to a node it does to all.
     eval "$(scripts/tools --env grpcurl helm just kubectl prometheus promtool)" && cargo test --quiet --locked --workspace --test cluster -- --test-threads=1 {{ filter }}
 
 # a real Kubernetes on this machine: up [NODES], down, status, kubectl …, load IMAGE.tar

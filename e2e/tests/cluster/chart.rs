@@ -1,218 +1,91 @@
-//! The chart, by the real helm: installed, upgraded, rolled back, removed.
+//! The life of an installation: everything that nodes, people and upgrades do to it.
 
-use std::{path::PathBuf, process::Command};
+use std::panic::{AssertUnwindSafe, resume_unwind};
 
-use assent_e2e::{
-    kube::{Cluster, Kubectl, stage::no_privileged},
-    process::text,
-    tools::tool,
-    up::condition,
+use assent_e2e::kube::AUDIENCE;
+use futures::FutureExt as _;
+use serde_json::{Value, json};
+
+use crate::{
+    edits, faults,
+    installation::{EVALUATORS, Installation, SYSTEM, WORDS, pod, values},
+    prometheus, sidecar, uninstall,
+    witness::Witness,
 };
-use serde_json::json;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-const MODULE: &str = "http://modules.chart.svc.cluster.local/policy.wasm";
-
-/// What a user's first command sets, for images that nodes have.
-const IMAGES: [&str; 6] = [
-    "--set",
-    "image.registry=localhost",
-    "--set",
-    "image.tag=dev",
-    "--set",
-    "image.pullPolicy=Never",
-];
-
-#[tokio::test]
-async fn an_installation_enforces_through_upgrades_and_leaves_no_webhook() {
-    let cluster = Cluster::shared();
-    let kubectl = cluster.kubectl.within("chart");
-    load_images(cluster);
-    serve_module(&kubectl).await;
-
-    let source =
-        r#"policyServer.spec={"sources":{"insecure":["modules.chart.svc.cluster.local"]}}"#;
-    helm(
-        &kubectl,
-        &["install", "--create-namespace", "--set-json", source],
-    );
-    let server = ["policyserver", "default"];
-    kubectl
-        .wait(&server, "ready with two replicas", |s| {
-            s["status"]["readyReplicas"] == 2
-        })
-        .await;
-
-    let mut policy = no_privileged("chart", MODULE, &[]);
-    policy["spec"]["namespaceSelector"] =
-        json!({"matchLabels": {"kubernetes.io/metadata.name": "chart"}});
-    kubectl.apply(&policy.to_string()).await;
-    let enforced = |p: &_| condition(p, "Enforced")["status"] == "True";
-    kubectl
-        .wait(&["clusteradmissionpolicy", "chart"], "enforced", enforced)
-        .await;
-    refused(&kubectl).await;
-
-    helm(
-        &kubectl,
-        &[
-            "upgrade",
-            "--reset-then-reuse-values",
-            "--set",
-            "controlPlane.podAnnotations.round=two",
-        ],
-    );
-    refused(&kubectl).await;
-    run_helm(
-        &kubectl,
-        &["rollback", "assent", "--namespace=assent-system", "--wait"],
-    );
-    refused(&kubectl).await;
-
-    run_helm(
-        &kubectl,
-        &["uninstall", "assent", "--namespace=assent-system"],
-    );
-    left_nothing(&kubectl).await;
-    kubectl.apply(&privileged()).await;
-    remove(&kubectl).await;
-}
-
-fn load_images(cluster: &Cluster) {
-    for program in ["control-plane", "evaluator"] {
-        let image = PathBuf::from(format!("{ROOT}/dist/images/assent-{program}.tar"));
-        assert!(
-            image.exists(),
-            "{} is missing: run `just images dev`",
-            image.display()
-        );
-        cluster.load(&image);
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installation_enforces_through_every_fault_and_leaves_nothing() {
+    let _turn = crate::turn().await;
+    let site = Installation::prepare().await;
+    let outcome = AssertUnwindSafe(life(&site)).catch_unwind().await;
+    if let Err(panic) = outcome {
+        site.dump().await;
+        resume_unwind(panic);
     }
 }
 
-/// A pod that serves the module: there is no registry in the cluster.
-async fn serve_module(kubectl: &Kubectl) {
-    kubectl.run(&["create", "namespace", "chart"]).await;
-    kubectl.wait_there(&["serviceaccount", "default"]).await;
-    let file = format!("--from-file={ROOT}/policies/no-privileged/policy.wasm");
-    kubectl
-        .run(&["create", "configmap", "modules", &file])
-        .await;
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": "modules", "labels": {"app": "modules"}},
-        "spec": {
-            "terminationGracePeriodSeconds": 0,
-            "containers": [{
-                "name": "httpd", "image": "localhost/busybox:1", "imagePullPolicy": "Never",
-                "args": ["-c", "exec httpd -f -p 8080 -h /modules"],
-                "volumeMounts": [{"name": "modules", "mountPath": "/modules"}],
-            }],
-            "volumes": [{"name": "modules", "configMap": {"name": "modules"}}],
-        },
+async fn life(site: &Installation) {
+    site.helm(&["install", "--create-namespace"], &values("Never"));
+    site.whole(3).await;
+    injected(site).await;
+    site.protect().await;
+    refused(site).await;
+
+    let witness = Witness::start(site);
+    edits::two_hundred_pods(site, &witness).await;
+    faults::drained_node(site, &witness).await;
+    faults::killed_evaluators(site, &witness).await;
+    faults::deleted_leader(site, &witness).await;
+    faults::killed_control_planes(site, &witness).await;
+    faults::cut_network(site, &witness).await;
+    faults::upgrade(site, &witness).await;
+    faults::scaling(site, &witness).await;
+    faults::rollback(site, &witness).await;
+    sidecar::beside_a_container_of_a_user(site, &witness).await;
+    prometheus::scrapes_both_sides(site).await;
+
+    // What is let through from now on is let through rightly.
+    drop(witness);
+    uninstall::leaves_nothing(site).await;
+}
+
+/// Evaluators come by injection: the template does not even know their image. They have a token
+/// for the control plane, and none for the API server.
+async fn injected(site: &Installation) {
+    let system = site.kubectl.within(SYSTEM);
+    let set = system.get(&["statefulset", "policy-server-default"]).await;
+    let image = set.pointer("/spec/template/spec/containers/0/image");
+    assert_eq!(image, Some(&json!("assent.invalid/auto")));
+
+    for pod in site.pods(EVALUATORS).await {
+        let image = &pod["spec"]["containers"][0]["image"];
+        assert_eq!(*image, json!("localhost/assent-evaluator:dev"), "{pod:#}");
+        let tokens = tokens(&pod);
+        assert_eq!(tokens, [AUDIENCE], "{pod:#}");
+    }
+}
+
+/// Audiences of the tokens that a pod has.
+fn tokens(pod: &Value) -> Vec<&str> {
+    let volumes = pod["spec"]["volumes"].as_array();
+    let sources = volumes.into_iter().flatten().filter_map(|volume| {
+        let sources = volume.pointer("/projected/sources");
+        sources.and_then(Value::as_array)
     });
-    kubectl.apply(&pod.to_string()).await;
-    let ready = |p: &_| condition(p, "Ready")["status"] == "True";
-    kubectl.wait(&["pod", "modules"], "ready", ready).await;
-    kubectl
-        .run(&[
-            "expose",
-            "pod",
-            "modules",
-            "--port=80",
-            "--target-port=8080",
-        ])
-        .await;
+    let tokens = sources.flatten().map(|s| &s["serviceAccountToken"]);
+    tokens
+        .filter(|token| !token.is_null())
+        .map(|token| token["audience"].as_str().unwrap_or("the API server"))
+        .collect()
 }
 
-/// Installs or upgrades, and waits.
-fn helm(kubectl: &Kubectl, args: &[&str]) {
-    let chart = format!("{ROOT}/charts/assent");
-    let release = [
-        "assent",
-        &chart,
-        "--namespace=assent-system",
-        "--wait",
-        "--timeout=3m",
-    ];
-    run_helm(kubectl, &[args, &release, &IMAGES].concat());
-}
-
-fn run_helm(kubectl: &Kubectl, args: &[&str]) {
-    let mut helm = Command::new(tool("ASSENT_HELM"));
-    helm.env("KUBECONFIG", kubectl.kubeconfig()).args(args);
-    let output = helm.output().expect("helm must start");
-    assert!(
-        output.status.success(),
-        "helm {}: {}",
-        args.join(" "),
-        text(&output)
-    );
-}
-
-fn privileged() -> String {
-    let container = json!({
-        "name": "a", "image": "localhost/busybox:1", "imagePullPolicy": "Never",
-        "securityContext": {"privileged": true},
-    });
-    json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "privileged"},
-        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
-    })
-    .to_string()
-}
-
-/// By the policy's own words: a webhook that fails refuses too.
-async fn refused(kubectl: &Kubectl) {
-    let words = kubectl
-        .try_apply(&privileged())
-        .await
-        .expect_err("a privileged pod must be refused");
-    assert!(
-        words.contains("privileged containers are not allowed"),
-        "{words}"
-    );
-}
-
-/// Nothing of ours that acts or holds anything up; the user's policy stays.
-async fn left_nothing(kubectl: &Kubectl) {
-    for kind in [
-        "validatingwebhookconfigurations",
-        "mutatingwebhookconfigurations",
-        "policyservers",
-        "clusterroles",
-        "clusterrolebindings",
-    ] {
-        let ours = kubectl.get(&[kind]).await;
-        let items = ours["items"].as_array().expect("a list must have items");
-        let names = items.iter().filter_map(|o| o["metadata"]["name"].as_str());
-        let ours: Vec<_> = names
-            .filter(|n| n.contains("assent") || *n == "default")
-            .collect();
-        assert!(ours.is_empty(), "{kind} that were left: {ours:?}");
-    }
-    let policy = kubectl.get(&["clusteradmissionpolicy", "chart"]).await;
-    assert!(policy["metadata"]["finalizers"].is_null(), "{policy:#}");
-    kubectl
-        .within("assent-system")
-        .wait_gone(&["secret", "assent-ca"])
-        .await;
-}
-
-/// What helm and the hook leave: people's own objects, the definitions, the namespace.
-async fn remove(kubectl: &Kubectl) {
-    let definitions = [
-        "clusteradmissionpolicies",
-        "admissionpolicies",
-        "policyrevisions",
-        "policyservers",
-    ];
-    for plural in definitions {
-        kubectl
-            .run(&["delete", "crd", &format!("{plural}.policies.assent.dev")])
-            .await;
-    }
-    kubectl
-        .run(&["delete", "namespace", "assent-system", "chart"])
-        .await;
+/// As a user sees it: here, and not where the policy does not apply.
+async fn refused(site: &Installation) {
+    let pod = pod("privileged", "localhost/busybox:1", true).to_string();
+    let words = site.kubectl.try_apply(&pod).await;
+    let words = words.expect_err("a privileged pod must be refused");
+    assert!(words.contains(WORDS), "{words}");
+    let elsewhere = site.kubectl.within("default");
+    elsewhere.apply(&pod).await;
+    elsewhere.run(&["delete", "pod", "privileged"]).await;
 }

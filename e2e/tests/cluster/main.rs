@@ -1,10 +1,25 @@
 //! A Kubernetes with nodes: pods run, and reach each other by name.
 
 mod chart;
+mod edits;
+mod faults;
+mod installation;
+mod prometheus;
+mod sidecar;
+mod uninstall;
 mod walkthrough;
+mod witness;
 
 use assent_e2e::{kube::Cluster, up::condition};
 use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Tests take turns: what one does to a node it does to all, and there is one installation per
+/// cluster.
+async fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    TURN.lock().await
+}
 
 /// A pod on a node that runs a shell.
 fn pod(name: &str, node: &str, script: &str) -> Value {
@@ -31,6 +46,7 @@ fn ready(pod: &Value) -> bool {
 
 #[tokio::test]
 async fn pods_on_every_node_reach_a_service_by_its_name() {
+    let _turn = turn().await;
     let cluster = Cluster::shared();
     let kubectl = cluster.kubectl.within("pods");
     kubectl.run(&["create", "namespace", "pods"]).await;

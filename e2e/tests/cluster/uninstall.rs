@@ -1,0 +1,90 @@
+//! The end of an installation.
+
+use assent_e2e::up::condition;
+use serde_json::Value;
+
+use crate::installation::{Installation, POLICY, SHOP, SYSTEM, items, name, pod};
+
+/// Kinds that an installation has in its namespace.
+const NAMESPACED: [&str; 13] = [
+    "pods",
+    "deployments",
+    "statefulsets",
+    "jobs",
+    "services",
+    "endpointslices",
+    "poddisruptionbudgets",
+    "serviceaccounts",
+    "secrets",
+    "configmaps",
+    "leases",
+    "roles",
+    "rolebindings",
+];
+
+/// Kinds that it has beside them.
+const CLUSTER: [&str; 6] = [
+    "validatingwebhookconfigurations",
+    "mutatingwebhookconfigurations",
+    "policyservers",
+    "clusterroles",
+    "clusterrolebindings",
+    "priorityclasses",
+];
+
+/// Nothing of ours is left. What users wrote is, and says what is true of it.
+pub(crate) async fn leaves_nothing(site: &Installation) {
+    let web = ["delete", "deployment", "web", "--cascade=foreground"];
+    site.kubectl.run(&web).await;
+    site.run_helm(&["uninstall", "assent"]);
+
+    for kind in CLUSTER {
+        let list = site.kubectl.get(&[kind]).await;
+        let ours = |name: &&str| name.contains("assent") || *name == "default";
+        let left: Vec<&str> = items(&list).iter().map(name).filter(ours).collect();
+        assert_eq!(left, Vec::<&str>::new(), "{kind}");
+    }
+    let system = site.kubectl.within(SYSTEM);
+    for kind in NAMESPACED {
+        let empty = |list: &Value| items(list).iter().all(is_of_kubernetes);
+        system.wait(&[kind], "gone", empty).await;
+    }
+    let shop = site.kubectl.get(&["roles,rolebindings"]).await;
+    assert_eq!(items(&shop), &[] as &[Value]);
+
+    let policy = site.policy().await;
+    assert!(policy["metadata"]["finalizers"].is_null(), "{policy:#}");
+    for kind in ["Programmed", "Enforced", "Ready"] {
+        let condition = condition(&policy, kind);
+        assert_eq!(condition["status"], "False", "{policy:#}");
+        assert_eq!(condition["reason"], "Uninstalled", "{policy:#}");
+    }
+    assert!(policy["status"]["active"].is_null(), "{policy:#}");
+    let privileged = pod("privileged", "localhost/busybox:1", true);
+    site.kubectl.apply(&privileged.to_string()).await;
+    remove(site).await;
+}
+
+/// What Kubernetes itself puts into every namespace.
+fn is_of_kubernetes(object: &Value) -> bool {
+    ["default", "kube-root-ca.crt"].contains(&name(object))
+}
+
+/// As the documentation says: people's own objects, the definitions, the namespace.
+async fn remove(site: &Installation) {
+    site.kubectl.run(&["delete", "cap", POLICY]).await;
+    let plurals = [
+        "clusteradmissionpolicies",
+        "admissionpolicies",
+        "policyrevisions",
+        "policyservers",
+    ];
+    let definitions = plurals.map(|plural| format!("{plural}.policies.assent.dev"));
+    let definitions: Vec<&str> = definitions.iter().map(String::as_str).collect();
+    site.kubectl
+        .run(&[&["delete", "crd"][..], &definitions].concat())
+        .await;
+    site.kubectl
+        .run(&["delete", "namespace", SYSTEM, SHOP])
+        .await;
+}
