@@ -1,7 +1,8 @@
 //! `--http`: metrics and probes.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use assent_k8s::lease::Standing;
 use axum::{
     Json, Router,
     extract::State,
@@ -23,6 +24,8 @@ pub(super) struct Web {
     pub(super) registry: Arc<Registry>,
     /// Whether this replica can do its part.
     pub(super) ready: watch::Receiver<Readiness>,
+    /// Whether it leads.
+    pub(super) standing: Standing,
 }
 
 /// What keeps a replica from being ready.
@@ -52,8 +55,10 @@ pub(super) async fn serve(
 
 async fn metrics(State(web): State<Web>) -> Response {
     // A standby has nothing to measure, and nobody to ask.
-    let measured = web.control.ask(Query::Measure);
-    let _ = tokio::time::timeout(std::time::Duration::from_secs(1), measured).await;
+    if web.standing.leads().is_some() {
+        let measured = web.control.ask(Query::Measure);
+        let _ = tokio::time::timeout(Duration::from_secs(1), measured).await;
+    }
     match assent_evaluator::render_metrics(&web.registry) {
         Ok(text) => {
             let kind = "text/plain; version=0.0.4; charset=utf-8";

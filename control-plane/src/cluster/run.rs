@@ -140,6 +140,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
         control,
         registry,
         ready,
+        standing: standing.clone(),
     };
     let stop = shutdown.clone();
     tasks.spawn(async move { Ok(http::serve(http, web, stop).await?) });
