@@ -18,7 +18,7 @@ freshen:
 
 # every check and test, in the order of their cost
 ci:
-    @scripts/stages tools fmt-check deny chart-check policies-check clippy doc test
+    @scripts/stages tools fmt-check deny chart-check policies-check clippy doc test test-cluster
 
 # install the tools that the other recipes use
 tools:
@@ -59,9 +59,10 @@ images profile='release': freshen
 
 # all tests, or those whose name contains the filter
 test *filter: freshen
-    # Tests of real processes start the programs that are in the target directory.
+    # Tests of real processes start the programs that are in the target directory, and mostly wait for them: twice as
+    # many at a time as there are cores.
     cargo build --quiet --locked --workspace --bins
-    eval "$(scripts/tools --env grpcurl helm opa promtool prometheus registry etcd kube-apiserver kube-controller-manager kubectl)" && cargo test --quiet --locked --workspace -- {{ filter }}
+    eval "$(scripts/tools --env grpcurl helm opa promtool prometheus registry etcd kube-apiserver kube-controller-manager kubectl)" && RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) * 2))}" cargo test --quiet --locked --workspace -- {{ filter }}
 
 # tests on a real Kubernetes with nodes: root is needed
 test-cluster *filter: freshen
