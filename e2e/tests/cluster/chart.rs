@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     edits, faults,
-    installation::{EVALUATORS, Installation, SYSTEM, WORDS, pod, values},
+    installation::{EVALUATORS, Installation, SYSTEM, WORDS, pod, timed, values},
     prometheus, sidecar, uninstall,
     witness::Witness,
 };
@@ -16,7 +16,7 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 async fn an_installation_enforces_through_every_fault_and_leaves_nothing() {
     let _turn = crate::turn().await;
-    let site = Installation::prepare().await;
+    let site = timed("a cluster is there", Installation::prepare()).await;
     let outcome = AssertUnwindSafe(life(&site)).catch_unwind().await;
     if let Err(panic) = outcome {
         site.dump().await;
@@ -25,15 +25,19 @@ async fn an_installation_enforces_through_every_fault_and_leaves_nothing() {
 }
 
 async fn life(site: &Installation) {
-    site.helm(&["install", "--create-namespace"], &values("Never"));
-    site.whole(3).await;
-    injected(site).await;
-    site.protect().await;
+    let install = async {
+        site.helm(&["install", "--create-namespace"], &values("Never"));
+        site.whole(3).await;
+        injected(site).await;
+    };
+    timed("the chart is installed", install).await;
+    timed("a policy is enforced", site.protect()).await;
     refused(site).await;
 
     let witness = Witness::start(site);
     edits::two_hundred_pods(site, &witness).await;
     faults::drained_node(site, &witness).await;
+    faults::misfit(site, &witness).await;
     faults::killed_evaluators(site, &witness).await;
     faults::deleted_leader(site, &witness).await;
     faults::killed_control_planes(site, &witness).await;
@@ -42,11 +46,13 @@ async fn life(site: &Installation) {
     faults::scaling(site, &witness).await;
     faults::rollback(site, &witness).await;
     sidecar::beside_a_container_of_a_user(site, &witness).await;
-    prometheus::scrapes_both_sides(site).await;
+    let scrapes = prometheus::scrapes_both_sides(site);
+    timed("Prometheus scrapes both sides", scrapes).await;
 
     // What is let through from now on is let through rightly.
     drop(witness);
-    uninstall::leaves_nothing(site).await;
+    let gone = uninstall::leaves_nothing(site);
+    timed("the chart is uninstalled", gone).await;
 }
 
 /// Evaluators come by injection: the template does not even know their image. They have a token

@@ -35,6 +35,26 @@ pub(crate) async fn drained_node(site: &Installation, witness: &Witness) {
     site.kubectl.run(&["uncordon", node]).await;
 }
 
+/// A pod that a control plane of another version has filled in, as far as can be seen, is
+/// exchanged: its StatefulSet would never do it.
+pub(crate) async fn misfit(site: &Installation, witness: &Witness) {
+    let before = site.pods(EVALUATORS).await;
+    let step = async {
+        let hash = "policies.assent.dev/evaluator-hash=another";
+        let annotate = ["annotate", "--overwrite", "pod", name(&before[0]), hash];
+        site.kubectl.within(SYSTEM).run(&annotate).await;
+        site.ready(EVALUATORS, 3, &before[..1]).await;
+        site.whole(3).await;
+    };
+    let what = "a pod has another's evaluator";
+    witness.through(what, &[], step).await;
+    let kept = site.pods(EVALUATORS).await;
+    let kept = kept
+        .iter()
+        .filter(|pod| before.iter().any(|old| uid(old) == uid(pod)));
+    assert_eq!(kept.count(), 2, "the others stay");
+}
+
 /// One evaluator ends without a word and starts again in its pod; then all pods go at once.
 pub(crate) async fn killed_evaluators(site: &Installation, witness: &Witness) {
     let before = site.pods(EVALUATORS).await;

@@ -283,6 +283,14 @@ pub(crate) async fn within_patience(what: &str, mut check: impl AsyncFnMut() -> 
     }
 }
 
+/// Does something, and says how long it took.
+pub(crate) async fn timed<T>(what: &str, step: impl Future<Output = T>) -> T {
+    let begun = Instant::now();
+    let done = step.await;
+    eprintln!("{:5.1} s  until {what}", begun.elapsed().as_secs_f32());
+    done
+}
+
 /// Objects of a list.
 pub(crate) fn items(list: &Value) -> &[Value] {
     list["items"].as_array().map_or(&[], Vec::as_slice)
