@@ -113,3 +113,9 @@ fn seconds(at: i64) -> Timestamp {
 fn count(n: u32) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
+
+/// To the second, as Kubernetes writes times.
+pub(crate) fn now() -> Time {
+    let now = Timestamp::now().as_second();
+    Time(Timestamp::from_second(now).unwrap_or(Timestamp::UNIX_EPOCH))
+}

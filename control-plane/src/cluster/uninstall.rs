@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use assent_api::{AdmissionPolicy, ClusterAdmissionPolicy, PolicyServer, PolicyStatus};
 use assent_k8s::{lease, names};
-use jiff::Timestamp;
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{
@@ -27,6 +26,7 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use super::args::CleanupArgs;
+use crate::view::now;
 
 /// How long nobody leads while things are removed.
 const HOLD: Duration = Duration::from_secs(300);
@@ -218,12 +218,6 @@ fn retracted(status: &Value, now: Time) -> Option<PolicyStatus> {
         conditions: status.conditions,
         ..PolicyStatus::default()
     })
-}
-
-/// To the second, as Kubernetes writes times.
-fn now() -> Time {
-    let now = Timestamp::now().as_second();
-    Time(Timestamp::from_second(now).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use assent_k8s::{
     workload,
 };
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{self as meta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -25,7 +25,7 @@ use super::{
     Machine, PASS_EVERY,
     policies::{id_of, kind_of},
 };
-use crate::view::{ActiveFacts, to_condition, to_status};
+use crate::view::{ActiveFacts, now, to_condition, to_status};
 
 /// What events have told of a policy: a word for each condition that people wait for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -320,12 +320,6 @@ fn with_time(condition: &Condition, generation: i64, before: Option<&Value>) -> 
     let same = before.filter(|b| b.status == condition.status.as_str());
     let since = same.map_or_else(now, |b| b.last_transition_time);
     to_condition(condition, generation, since.0)
-}
-
-/// To the second, as Kubernetes writes times.
-fn now() -> Time {
-    let now = Timestamp::now().as_second();
-    Time(Timestamp::from_second(now).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
 fn truth(text: &str) -> Option<Truth> {
