@@ -1,22 +1,33 @@
+use assent_core::{RevisionId, rollout::PolicyId};
 use assent_k8s::{index::Kind, webhook};
 use serde_json::json;
 
 use super::stage::{Stage, mk_pod, mk_policy, uid};
-use crate::cluster::deed::{Deed, Done};
+use crate::cluster::deed::{Deed, Done, Pointing};
 
 /// A policy `a` that is enforced by both replicas.
 fn enforced() -> Stage {
-    let mut stage = Stage::with_replicas(&["r-0", "r-1"]);
-    stage.apply(Kind::ClusterPolicies, mk_policy("a"));
-    stage.go_with(&["r-0", "r-1"]);
-    assert_eq!(stage.condition("a", "Enforced"), "True Enforced");
-    stage
+    Stage::enforced(&["r-0", "r-1"], 1)
 }
 
 /// The one deed that is asked for.
 fn only(asked: Vec<Deed>) -> Deed {
     let [deed] = <[Deed; 1]>::try_from(asked).expect("one deed must be asked for");
     deed
+}
+
+/// A policy `a` whose first flip is asked for, and what it is to do.
+fn about_to_flip() -> (Stage, PolicyId, RevisionId, Box<Pointing>) {
+    let mut stage = Stage::with_replicas(&["r-0"]);
+    stage.apply(Kind::ClusterPolicies, mk_policy("a"));
+    stage.go();
+    stage.ack("r-0");
+    let look = only(stage.asked());
+    stage.perform(look);
+    let Deed::Flip(id, to, pointing) = only(stage.asked()) else {
+        panic!("a flip must be asked for");
+    };
+    (stage, id, to, pointing)
 }
 
 #[test]
@@ -84,15 +95,7 @@ fn a_pod_that_is_no_endpoint_yet_counts_once_its_stream_is_open() {
 
 #[test]
 fn what_changed_meanwhile_is_decided_again() {
-    let mut stage = Stage::with_replicas(&["r-0"]);
-    stage.apply(Kind::ClusterPolicies, mk_policy("a"));
-    stage.go();
-    stage.ack("r-0");
-    let look = only(stage.asked());
-    stage.perform(look);
-    let Deed::Flip(id, to, _) = only(stage.asked()) else {
-        panic!("a flip must be asked for");
-    };
+    let (mut stage, id, to, _) = about_to_flip();
     let conflict = webhook::Error::Conflict;
     stage.machine.done(Done::FlipFailed(id, to, conflict));
     assert_eq!(stage.go(), ["pods for a 1", "flip a 1", "a 1 is Active"]);
@@ -100,15 +103,7 @@ fn what_changed_meanwhile_is_decided_again() {
 
 #[test]
 fn a_webhook_that_the_api_server_refuses_is_the_policys_fault() {
-    let mut stage = Stage::with_replicas(&["r-0"]);
-    stage.apply(Kind::ClusterPolicies, mk_policy("a"));
-    stage.go();
-    stage.ack("r-0");
-    let look = only(stage.asked());
-    stage.perform(look);
-    let Deed::Flip(id, to, _) = only(stage.asked()) else {
-        panic!("a flip must be asked for");
-    };
+    let (mut stage, id, to, _) = about_to_flip();
     let invalid = webhook::Error::Invalid("webhooks[0]: no".into());
     stage.machine.done(Done::FlipFailed(id, to, invalid));
     assert_eq!(stage.condition("a", "Accepted"), "False Invalid");
@@ -120,15 +115,7 @@ fn a_webhook_that_the_api_server_refuses_is_the_policys_fault() {
 
 #[test]
 fn a_write_whose_answer_was_lost_is_found_and_not_done_again() {
-    let mut stage = Stage::with_replicas(&["r-0"]);
-    stage.apply(Kind::ClusterPolicies, mk_policy("a"));
-    stage.go();
-    stage.ack("r-0");
-    let look = only(stage.asked());
-    stage.perform(look);
-    let Deed::Flip(id, to, pointing) = only(stage.asked()) else {
-        panic!("a flip must be asked for");
-    };
+    let (mut stage, id, to, pointing) = about_to_flip();
     stage.point(&pointing);
     // The watch tells of it, then the request fails.
     stage.edit(Kind::Validating, "assent.cluster.a", |_| {});

@@ -18,14 +18,7 @@ fn stage() -> Stage {
 
 /// A policy `a` whose generations 1 to `n` were all enforced in turn.
 fn enforced(n: i64) -> Stage {
-    let mut stage = stage();
-    stage.apply(Kind::ClusterPolicies, mk_policy("a"));
-    stage.go_with(&REPLICAS);
-    for generation in 2..=n {
-        stage.edit_spec("a", |spec| spec["settings"] = json!({ "n": generation }));
-        stage.go_with(&REPLICAS);
-    }
-    stage
+    Stage::enforced(&REPLICAS, n)
 }
 
 fn settings(stage: &Stage) -> Value {

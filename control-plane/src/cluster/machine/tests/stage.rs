@@ -103,6 +103,19 @@ impl Stage {
         stage
     }
 
+    /// The same with a policy `a` whose generations 1 to `n` were all enforced in turn.
+    pub(super) fn enforced(replicas: &[&str], n: i64) -> Self {
+        let mut stage = Self::with_replicas(replicas);
+        stage.apply(Kind::ClusterPolicies, mk_policy("a"));
+        stage.go_with(replicas);
+        for generation in 2..=n {
+            stage.edit_spec("a", |spec| spec["settings"] = json!({ "n": generation }));
+            stage.go_with(replicas);
+        }
+        assert_eq!(stage.condition("a", "Enforced"), "True Enforced");
+        stage
+    }
+
     /// Another machine that finds the same objects, and has listed nothing yet.
     pub(super) fn next(self) -> Self {
         Self {

@@ -11,14 +11,7 @@ const REPLICAS: [&str; 2] = ["r-0", "r-1"];
 
 /// A policy `a` of generation `n`, enforced.
 fn enforced(n: i64) -> Stage {
-    let mut stage = Stage::with_replicas(&REPLICAS);
-    stage.apply(Kind::ClusterPolicies, mk_policy("a"));
-    stage.go_with(&REPLICAS);
-    for generation in 2..=n {
-        stage.edit_spec("a", |spec| spec["settings"] = json!({ "n": generation }));
-        stage.go_with(&REPLICAS);
-    }
-    stage
+    Stage::enforced(&REPLICAS, n)
 }
 
 /// Whoever leads next, with the modules or without; its replicas have come back.
