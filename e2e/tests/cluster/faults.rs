@@ -23,12 +23,15 @@ pub(crate) async fn drained_node(site: &Installation, witness: &Witness) {
         "node1" => "node2",
         other => other,
     };
-    let step = async {
+    let drain = async {
         let drain = ["drain", node, "--delete-emptydir-data", "--timeout=150s"];
         site.kubectl.run(&drain).await;
         site.whole(3).await;
         let pods = [site.pods(EVALUATORS).await, site.pods(PLANES).await].concat();
         assert!(pods.iter().all(|pod| self::node(pod) != node), "{pods:#?}");
+    };
+    let step = async {
+        steady(site, drain).await;
         site.change().await;
     };
     witness.through("a node is drained", &[], step).await;
@@ -47,7 +50,7 @@ pub(crate) async fn misfit(site: &Installation, witness: &Witness) {
         site.whole(3).await;
     };
     let what = "a pod has another's evaluator";
-    witness.through(what, &[], step).await;
+    witness.through(what, &[], steady(site, step)).await;
     let kept = site.pods(EVALUATORS).await;
     let kept = kept
         .iter()
@@ -67,7 +70,7 @@ pub(crate) async fn killed_evaluators(site: &Installation, witness: &Witness) {
         site.whole(3).await;
     };
     let what = "an evaluator is killed in its pod";
-    witness.through(what, &PODS, step).await;
+    witness.through(what, &PODS, steady(site, step)).await;
 
     let step = async {
         kill_pods(site, &before, EVALUATOR).await;
@@ -103,6 +106,7 @@ pub(crate) async fn deleted_leader(site: &Installation, witness: &Witness) {
         site.whole(3).await;
     };
     let what = "the leader is killed";
+    let step = steady(site, step);
     witness.through(what, &[Question::Edit], step).await;
     witness
         .through("a policy is edited", &[], site.change())
@@ -118,6 +122,7 @@ pub(crate) async fn killed_control_planes(site: &Installation, witness: &Witness
         site.whole(3).await;
     };
     let what = "both control planes are killed";
+    let step = steady(site, step);
     witness.through(what, &[Question::Edit], step).await;
     witness
         .through("a policy is edited", &[], site.change())
@@ -164,9 +169,12 @@ pub(crate) async fn cut_network(site: &Installation, witness: &Witness) {
 
 /// Both sides are exchanged, pod by pod.
 pub(crate) async fn upgrade(site: &Installation, witness: &Witness) {
-    let step = async {
+    let upgrade = async {
         site.helm(&["upgrade"], &values("IfNotPresent"));
         rolled(site, "IfNotPresent", 3).await;
+    };
+    let step = async {
+        steady(site, upgrade).await;
         site.change().await;
     };
     witness.through("the chart is upgraded", &[], step).await;
@@ -174,17 +182,19 @@ pub(crate) async fn upgrade(site: &Installation, witness: &Witness) {
 
 /// And back.
 pub(crate) async fn rollback(site: &Installation, witness: &Witness) {
-    let step = async {
+    let rollback = async {
         site.run_helm(&["rollback", "assent", "--wait"]);
         rolled(site, "Never", 2).await;
+    };
+    let step = async {
+        steady(site, rollback).await;
         site.change().await;
     };
     witness.through("the chart is rolled back", &[], step).await;
 }
 
-/// Evaluators come and go, and the policy is enforced all the time.
+/// Evaluators come and go.
 pub(crate) async fn scaling(site: &Installation, witness: &Witness) {
-    let before = site.enforced().await;
     let step = async {
         for replicas in [6, 2] {
             let count = format!("--replicas={replicas}");
@@ -194,12 +204,7 @@ pub(crate) async fn scaling(site: &Installation, witness: &Witness) {
         }
     };
     let what = "evaluators are scaled from 3 to 6 to 2";
-    witness.through(what, &[], step).await;
-    let after = site.enforced().await;
-    assert_eq!(
-        condition(&before, "Enforced"),
-        condition(&after, "Enforced")
-    );
+    witness.through(what, &[], steady(site, step)).await;
 }
 
 /// Rules of a node that keep its pods from the control plane's discovery port. They go when this
@@ -237,6 +242,16 @@ impl Drop for Cut<'_> {
     fn drop(&mut self) {
         self.rules("-D");
     }
+}
+
+/// Does something that changes nothing about what is enforced; nor does the policy's status say
+/// so, not even for a moment.
+async fn steady(site: &Installation, step: impl Future<Output = ()>) {
+    let before = site.enforced().await;
+    step.await;
+    let after = site.enforced().await;
+    let [before, after] = [&before, &after].map(|policy| condition(policy, "Enforced"));
+    assert_eq!(before, after);
 }
 
 async fn leader(site: &Installation) -> Value {

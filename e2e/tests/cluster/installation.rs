@@ -99,8 +99,7 @@ impl Installation {
 
     /// Makes the policy, and waits until it is enforced.
     pub(crate) async fn protect(&self) {
-        let module = format!("http://{MODULES}/policy.wasm");
-        let mut policy = no_privileged(POLICY, &module, &[]);
+        let mut policy = no_privileged(POLICY, &module(), &[]);
         let shop = json!({"matchLabels": {"kubernetes.io/metadata.name": SHOP}});
         policy["spec"]["namespaceSelector"] = shop;
         self.kubectl.apply(&policy.to_string()).await;
@@ -129,12 +128,17 @@ impl Installation {
 
     /// Waits until the newest generation of the policy is enforced.
     pub(crate) async fn enforced(&self) -> Value {
+        self.enforced_at(&policy_path()).await
+    }
+
+    /// The same for any policy.
+    pub(crate) async fn enforced_at(&self, path: &str) -> Value {
         let is = |policy: &Value| {
             let enforced = condition(policy, "Enforced");
             enforced["status"] == "True"
                 && enforced["observedGeneration"] == policy["metadata"]["generation"]
         };
-        self.wait(&policy_path(), "enforced", is).await
+        self.wait(path, "enforced", is).await
     }
 
     /// The PolicyServer as it is.
@@ -244,6 +248,11 @@ pub(crate) fn values(pull_policy: &str) -> Value {
         },
         "injection": {"allowedNamespaces": [SHOP]},
     })
+}
+
+/// Where the policy's module is.
+pub(crate) fn module() -> String {
+    format!("http://{MODULES}/policy.wasm")
 }
 
 /// Path of the policy's object.

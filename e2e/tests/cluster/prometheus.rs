@@ -15,7 +15,7 @@ use assent_e2e::{
 };
 use serde_json::{Value, json};
 
-use crate::installation::{EVALUATORS, Installation, PLANES, ROOT, SHOP, items, name};
+use crate::installation::{EVALUATORS, Installation, PLANES, ROOT, SHOP, SYSTEM, items, name};
 
 /// In the first node, whose ports are nobody else's.
 const ADDRESS: &str = "127.0.0.1:9090";
@@ -51,8 +51,11 @@ pub(crate) async fn scrapes_both_sides(site: &Installation) {
     let leads = "and on (instance) assent_leader == 1";
     // A standby has none.
     let versions = "assent_snapshot_version unless on (instance) assent_leader == 0";
+    // A follower may be asked for what it does not have yet.
+    let failed = format!(r#"assent_http_requests_total{{namespace="{SYSTEM}",code!="200"}}"#);
     let facts = [
         (r#"sum(up{job="assent"})"#.to_owned(), planes + evaluators),
+        (format!("sum({failed}) or vector(0)"), 0),
         ("sum(assent_leader)".to_owned(), 1),
         ("sum(assent_connected)".to_owned(), evaluators),
         (
@@ -105,7 +108,7 @@ async fn wait(cluster: &Cluster, query: &str, expect: &str) {
 fn configuration(targets: &[Value]) -> Value {
     let rules = format!("{ROOT}/charts/assent/files/rules.yaml");
     json!({
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": "2s", "evaluation_interval": "1s"},
         "rule_files": [rules],
         "scrape_configs": [
             {"job_name": "assent", "static_configs": targets},

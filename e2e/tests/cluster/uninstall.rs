@@ -1,9 +1,12 @@
 //! The end of an installation.
 
-use assent_e2e::up::condition;
+use assent_e2e::{
+    kube::{api, stage::no_privileged},
+    up::condition,
+};
 use serde_json::Value;
 
-use crate::installation::{Installation, POLICY, SHOP, SYSTEM, items, name, pod};
+use crate::installation::{Installation, POLICY, SHOP, SYSTEM, items, module, name, pod};
 
 /// Kinds that an installation has in its namespace.
 const NAMESPACED: [&str; 13] = [
@@ -32,8 +35,15 @@ const CLUSTER: [&str; 6] = [
     "priorityclasses",
 ];
 
+/// A policy of a namespace.
+const OWN: &str = "/apis/policies.assent.dev/v1alpha1/namespaces/shop/admissionpolicies/own";
+
 /// Nothing of ours is left. What users wrote is, and says what is true of it.
 pub(crate) async fn leaves_nothing(site: &Installation) {
+    let mut own = no_privileged("own", &module(), &[]);
+    own["kind"] = "AdmissionPolicy".into();
+    site.kubectl.apply(&own.to_string()).await;
+    site.enforced_at(OWN).await;
     let web = ["delete", "deployment", "web", "--cascade=foreground"];
     site.kubectl.run(&web).await;
     site.run_helm(&["uninstall", "assent"]);
@@ -52,17 +62,23 @@ pub(crate) async fn leaves_nothing(site: &Installation) {
     let shop = site.kubectl.get(&["roles,rolebindings"]).await;
     assert_eq!(items(&shop), &[] as &[Value]);
 
-    let policy = site.policy().await;
-    assert!(policy["metadata"]["finalizers"].is_null(), "{policy:#}");
-    for kind in ["Programmed", "Enforced", "Ready"] {
-        let condition = condition(&policy, kind);
-        assert_eq!(condition["status"], "False", "{policy:#}");
-        assert_eq!(condition["reason"], "Uninstalled", "{policy:#}");
-    }
-    assert!(policy["status"]["active"].is_null(), "{policy:#}");
+    claims_nothing(&site.policy().await);
+    claims_nothing(&api::get(&site.client, OWN).await);
     let privileged = pod("privileged", "localhost/busybox:1", true);
     site.kubectl.apply(&privileged.to_string()).await;
     remove(site).await;
+}
+
+/// Nobody enforces it, and nobody holds it up.
+fn claims_nothing(policy: &Value) {
+    assert!(policy["metadata"]["finalizers"].is_null(), "{policy:#}");
+    for kind in ["Programmed", "Enforced", "Ready"] {
+        let condition = condition(policy, kind);
+        assert_eq!(condition["status"], "False", "{policy:#}");
+        assert_eq!(condition["reason"], "Uninstalled", "{policy:#}");
+    }
+    assert_eq!(condition(policy, "Accepted")["status"], "True");
+    assert!(policy["status"]["active"].is_null(), "{policy:#}");
 }
 
 /// What Kubernetes itself puts into every namespace.
@@ -73,6 +89,7 @@ fn is_of_kubernetes(object: &Value) -> bool {
 /// As the documentation says: people's own objects, the definitions, the namespace.
 async fn remove(site: &Installation) {
     site.kubectl.run(&["delete", "cap", POLICY]).await;
+    site.kubectl.run(&["delete", "ap", "own"]).await;
     let plurals = [
         "clusteradmissionpolicies",
         "admissionpolicies",
