@@ -18,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 #[tokio::test]
 async fn every_command_does_what_the_document_shows() {
+    let _turn = crate::turn().await;
     let cluster = Cluster::shared();
     let path = Path::new(ROOT).join(DOCUMENT);
     let text = fs::read_to_string(&path).expect("the document must be there");
