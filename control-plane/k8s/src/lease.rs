@@ -270,22 +270,24 @@ impl Standing {
 }
 
 /// Takes the Lease from whoever holds it. Nobody takes it for as long as `hold` says; who led
-/// before may act until its own time is over. With an `owner` it goes when that goes.
+/// before may act until its own time is over, which is returned where somebody did. With an
+/// `owner` it goes when that goes.
 pub async fn seize(
     client: &Client,
     namespace: &str,
     identity: &str,
     hold: Duration,
     owner: Option<&OwnerReference>,
-) -> Result<(), kube::Error> {
+) -> Result<Option<Duration>, kube::Error> {
     let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
     loop {
         let Some(last) = api.get_opt(names::LEASE).await? else {
-            return Ok(());
+            return Ok(None);
         };
         let Ok(record) = object::record(&last) else {
-            return Ok(());
+            return Ok(None);
         };
+        let led = record.holder.is_some_and(|holder| holder != identity);
         let draft = Draft {
             version: Some(record.version),
             holder: Some(identity.to_owned()),
@@ -303,7 +305,7 @@ pub async fn seize(
             .await
         {
             Err(kube::Error::Api(status)) if status.is_conflict() => {}
-            other => return other.map(drop),
+            other => return other.map(|_| led.then_some(record.lease)),
         }
     }
 }

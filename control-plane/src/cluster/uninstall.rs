@@ -44,8 +44,8 @@ pub(crate) async fn cleanup(client: &Client, args: CleanupArgs) -> anyhow::Resul
         service_account,
     } = args;
     let namespace = &cluster.namespace;
-    seize(client, namespace, HOLD, None).await?;
-    tokio::time::sleep(cluster.lease_seconds).await;
+    let led = seize(client, namespace, HOLD, None).await?;
+    tokio::time::sleep(led.unwrap_or(cluster.lease_seconds)).await;
     remove_all::<ValidatingWebhookConfiguration>(client).await?;
     remove_all::<MutatingWebhookConfiguration>(client).await?;
     remove_default_server(client).await?;
@@ -60,7 +60,8 @@ pub(crate) async fn cleanup(client: &Client, args: CleanupArgs) -> anyhow::Resul
         Some(name) => owner(client, namespace, &name).await?,
         None => None,
     };
-    seize(client, namespace, HOLD_AFTER, owner.as_ref()).await
+    seize(client, namespace, HOLD_AFTER, owner.as_ref()).await?;
+    Ok(())
 }
 
 async fn seize(
@@ -68,7 +69,7 @@ async fn seize(
     namespace: &str,
     hold: Duration,
     owner: Option<&OwnerReference>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Option<Duration>> {
     let seized = lease::seize(client, namespace, "uninstall", hold, owner).await;
     seized.context("failed to take the Lease from the control plane")
 }
