@@ -43,10 +43,7 @@ impl Authenticator for Tokens {
                 return Ok(Principal::Replica {
                     id: replica.replica_id(),
                     policy_server: Some(replica.server.clone()),
-                    identity: format!(
-                        "pod {}/{} ({})",
-                        replica.namespace, replica.pod, replica.uid
-                    ),
+                    identity: pod_identity(&replica.namespace, &replica.pod, &replica.uid),
                     expires: replica.expires,
                 });
             }
@@ -59,6 +56,11 @@ impl Authenticator for Tokens {
             identity: user.name,
         })
     }
+}
+
+/// What a replica's stream is known by: this very pod, and no other of its name.
+pub(super) fn pod_identity(namespace: &str, pod: &str, uid: &str) -> String {
+    format!("pod {namespace}/{pod} ({uid})")
 }
 
 fn refusal(error: identity::Error) -> Error {

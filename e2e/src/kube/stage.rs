@@ -70,6 +70,17 @@ impl Stage {
         stage
     }
 
+    /// The same with the policy `np`, a [`no_privileged`] that is enforced; and its module's URL.
+    pub async fn enforcing(replicas: usize) -> (Self, String) {
+        let stage = Self::start(replicas).await;
+        let module = stage
+            .registry
+            .push_example("nopriv:v1", "no-privileged")
+            .await;
+        stage.enforce(&no_privileged("np", &module, &[])).await;
+        (stage, module)
+    }
+
     /// A cluster with our definitions and rights, and nothing else of ours.
     pub async fn empty() -> Self {
         let api = ApiServer::start().await;

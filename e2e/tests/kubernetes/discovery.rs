@@ -103,12 +103,7 @@ async fn caller(stage: &Stage, dir: &Path, account: &str, audience: &str) -> Cal
 
 #[tokio::test(flavor = "multi_thread")]
 async fn grpcurl_asks_with_rights_and_not_without() {
-    let stage = Stage::start(1).await;
-    let module = stage
-        .registry
-        .push_example("nopriv:v1", "no-privileged")
-        .await;
-    stage.enforce(&no_privileged("np", &module, &[])).await;
+    let (stage, _) = Stage::enforcing(1).await;
     make_accounts(&stage).await;
     let dir = tempfile::tempdir().unwrap();
     let reader = caller(&stage, dir.path(), "reader", AUDIENCE).await;
@@ -170,12 +165,7 @@ async fn grpcurl_asks_with_rights_and_not_without() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn our_own_command_shows_and_goes_back() {
-    let stage = Stage::start(1).await;
-    let module = stage
-        .registry
-        .push_example("nopriv:v1", "no-privileged")
-        .await;
-    stage.enforce(&no_privileged("np", &module, &[])).await;
+    let (stage, module) = Stage::enforcing(1).await;
     stage
         .enforce(&no_privileged("np", &module, &["busybox:*"]))
         .await;

@@ -183,12 +183,7 @@ async fn what_is_missing_is_said_and_healed_when_it_comes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_somebody_else_changes_is_put_right() {
-    let stage = Stage::start(1).await;
-    let module = stage
-        .registry
-        .push_example("nopriv:v1", "no-privileged")
-        .await;
-    stage.enforce(&no_privileged("np", &module, &[])).await;
+    let (stage, _) = Stage::enforcing(1).await;
     let webhook = ["validatingwebhookconfiguration", "assent.cluster.np"];
 
     let before = stage.kubectl.get(&webhook).await;

@@ -19,12 +19,7 @@ fn row<'a>(policy: &'a Value, name: &str) -> &'a Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_is_silent_is_named_and_waited_for() {
-    let stage = Stage::start(3).await;
-    let module = stage
-        .registry
-        .push_example("nopriv:v1", "no-privileged")
-        .await;
-    stage.enforce(&no_privileged("np", &module, &[])).await;
+    let (stage, module) = Stage::enforcing(3).await;
 
     let last = pod_name(2);
     stage.evaluators[2].process.signal(19);
@@ -122,12 +117,7 @@ async fn one_that_refuses_says_why_and_holds_back_the_flip() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_is_gone_is_not_waited_for() {
-    let mut stage = Stage::start(2).await;
-    let module = stage
-        .registry
-        .push_example("nopriv:v1", "no-privileged")
-        .await;
-    stage.enforce(&no_privileged("np", &module, &[])).await;
+    let (mut stage, module) = Stage::enforcing(2).await;
     drop(stage.evaluators.pop());
     stage.balance();
     let scale = ["scale", "policyserver", "default", "--replicas=1"];

@@ -40,12 +40,7 @@ async fn ended(stage: &mut Stage, place: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_between_any_two_steps_the_next_one_goes_on() {
-    let mut stage = Stage::start(2).await;
-    let module = stage
-        .registry
-        .push_example("nopriv:v1", "no-privileged")
-        .await;
-    stage.enforce(&no_privileged("np", &module, &[])).await;
+    let (mut stage, module) = Stage::enforcing(2).await;
 
     for (round, place) in FAILPOINTS[..6].iter().enumerate() {
         // The one that dies was asked for by an edit, which waits for it.
@@ -101,12 +96,7 @@ async fn killed_between_any_two_steps_the_next_one_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_changes_nothing_and_sends_nothing() {
-    let mut stage = Stage::start(2).await;
-    let module = stage
-        .registry
-        .push_example("nopriv:v1", "no-privileged")
-        .await;
-    stage.enforce(&no_privileged("np", &module, &[])).await;
+    let (mut stage, _) = Stage::enforcing(2).await;
     let settled = |object: &Value| object["status"]["rollout"]["applied"] == 2;
     let before = stage
         .kubectl
@@ -138,12 +128,7 @@ async fn a_restart_changes_nothing_and_sends_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_leader_wakes_up_as_nobody() {
-    let mut stage = Stage::start(2).await;
-    let module = stage
-        .registry
-        .push_example("nopriv:v1", "no-privileged")
-        .await;
-    stage.enforce(&no_privileged("np", &module, &[])).await;
+    let (mut stage, module) = Stage::enforcing(2).await;
     stage.add_plane("b", &[]).await;
     stage.planes[0].process.signal(19);
 
@@ -185,12 +170,7 @@ async fn a_paused_leader_wakes_up_as_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_server_may_go_and_come_back() {
-    let stage = Stage::start(1).await;
-    let module = stage
-        .registry
-        .push_example("nopriv:v1", "no-privileged")
-        .await;
-    stage.enforce(&no_privileged("np", &module, &[])).await;
+    let (stage, module) = Stage::enforcing(1).await;
     stage.api.restart_apiserver().await;
     stage
         .enforce(&no_privileged("np", &module, &["example.com/x:*"]))
@@ -208,12 +188,7 @@ async fn the_api_server_may_go_and_come_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_authority_is_trusted_before_it_signs() {
-    let stage = Stage::start(1).await;
-    let module = stage
-        .registry
-        .push_example("nopriv:v1", "no-privileged")
-        .await;
-    stage.enforce(&no_privileged("np", &module, &[])).await;
+    let (stage, module) = Stage::enforcing(1).await;
     let webhook = ["validatingwebhookconfiguration", "assent.cluster.np"];
     let bundle = "/webhooks/0/clientConfig/caBundle";
     let before = stage.kubectl.get(&webhook).await;

@@ -15,7 +15,7 @@ use assent_k8s::{
 use tracing::{info, warn};
 
 use super::Machine;
-use crate::cluster::deed::Deed;
+use crate::cluster::{deed::Deed, trust::pod_identity};
 
 /// What was applied for a server.
 #[derive(Clone, Debug, Default)]
@@ -217,7 +217,8 @@ impl Machine {
 fn is_required(pod: &PodEntry, replica: Option<&Replica>, now: Millis) -> bool {
     let left_lately = |replica: &Replica| {
         // Another pod of the same name was never asked.
-        let same = replica.identity.contains(&pod.meta.uid);
+        let meta = &pod.meta;
+        let same = replica.identity == pod_identity(&meta.namespace, &meta.name, &meta.uid);
         same && matches!(replica.link, Link::Grace { until } if until > now)
     };
     match replica.map(|r| r.link) {
@@ -236,6 +237,7 @@ mod tests {
     fn mk_pod(ready: bool, deleting: bool) -> PodEntry {
         PodEntry {
             meta: Meta {
+                namespace: "assent-system".into(),
                 name: "a".into(),
                 uid: "uid-1".into(),
                 deleting,
@@ -253,7 +255,7 @@ mod tests {
 
     fn mk_replica(uid: &str, link: Link) -> Replica {
         let mut replica = Replica::default();
-        replica.identity = format!("pod assent-system/a ({uid})");
+        replica.identity = pod_identity("assent-system", "a", uid);
         replica.link = link;
         replica
     }

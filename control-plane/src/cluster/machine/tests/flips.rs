@@ -2,7 +2,10 @@ use assent_core::{RevisionId, rollout::PolicyId};
 use assent_k8s::{index::Kind, webhook};
 use serde_json::json;
 
-use super::stage::{Stage, mk_pod, mk_policy, uid};
+use super::{
+    objects::{mk_pod, mk_policy, uid},
+    stage::Stage,
+};
 use crate::cluster::deed::{Deed, Done, Pointing};
 
 /// A policy `a` that is enforced by both replicas.

@@ -7,7 +7,10 @@ use assent_k8s::index::Kind;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::stage::{Stage, mk_policy, mk_server, uid};
+use super::{
+    objects::{mk_policy, mk_server, uid},
+    stage::Stage,
+};
 use crate::{cluster::deed::Deed, vetting::Failed};
 
 const REPLICAS: [&str; 1] = ["r-0"];

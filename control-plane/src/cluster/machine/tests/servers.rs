@@ -1,7 +1,10 @@
 use assent_k8s::index::Kind;
 use serde_json::json;
 
-use super::stage::{Stage, mk_pod, mk_policy, mk_server, mk_workload};
+use super::{
+    objects::{mk_pod, mk_policy, mk_server, mk_workload},
+    stage::Stage,
+};
 use crate::cluster::deed::{Deed, Done};
 
 const REPLICAS: [&str; 1] = ["r-0"];
@@ -106,7 +109,7 @@ fn a_servers_objects_are_applied_when_it_changes_and_when_they_do() {
     });
     assert_eq!(stage.go(), ["apply server default"]);
     // Somebody edits the StatefulSet.
-    stage.apply(Kind::Sets, super::stage::mk_set("default"));
+    stage.apply(Kind::Sets, super::objects::mk_set("default"));
     assert_eq!(stage.go(), ["apply server default"]);
 }
 

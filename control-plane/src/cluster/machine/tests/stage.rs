@@ -3,9 +3,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use assent_api::parse::{self, Module};
 use assent_core::{
-    Digest, PolicyKey,
+    PolicyKey,
     fleet::Node,
     plane::Plane,
     rollout::PolicyId,
@@ -17,15 +16,17 @@ use assent_k8s::{
     names,
     status::{Target, Wanted},
     watch::{self, Change, What},
-    webhook::{self, Desired, Site},
-    workload,
+    webhook::{self, Desired},
 };
-use assent_modules::pull::Reach;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::super::{Hands, Machine, Options, Parts};
+use super::{
+    super::{Hands, Machine, Options, Parts},
+    objects::{OWN, mk_module, mk_options, mk_pod, mk_policy, mk_server, mk_set, path, uid},
+    words::words,
+};
 use crate::{
     cluster::{
         announce::{Announcer, Told},
@@ -35,8 +36,6 @@ use crate::{
     metrics::Metrics,
     vetting::{Failed, Outcome},
 };
-
-pub(super) const OWN: &str = "assent-system";
 
 /// After so long without a change, changes are published.
 const QUIET: Duration = Duration::from_millis(100);
@@ -533,170 +532,6 @@ impl Stage {
         }
         events
     }
-}
-
-/// A deed in words.
-pub(super) fn words(deed: &Deed) -> String {
-    let names = |present: &[(webhook::Kind, DynamicObject)]| {
-        let names = present.iter().filter_map(|(_, o)| o.metadata.name.clone());
-        names.collect::<Vec<_>>().join(" ")
-    };
-    match deed {
-        Deed::Vet(job, ..) => format!("vet {} {}", job.id.key.name(), job.generation),
-        Deed::Fetch(fetch) => format!("fetch {}", fetch.url),
-        Deed::Store { id, policy, .. } => {
-            format!("store {} {}", id.key.name(), policy.generation)
-        }
-        Deed::ReadPods { id, to, .. } => format!("pods for {} {}", id.key.name(), to.generation),
-        Deed::Flip(id, to, _) => format!("flip {} {}", id.key.name(), number(to.short())),
-        Deed::Repair(key, _) => format!("repair {}", key.name()),
-        Deed::Unroute(id, present) => format!("unroute {}: {}", id.key.name(), names(present)),
-        Deed::UnrouteServer(server, present) => {
-            format!("unroute server {server}: {}", names(present))
-        }
-        Deed::RemoveOrphans(present) => format!("remove orphans: {}", names(present)),
-        Deed::Retire { id, revision, keep } => {
-            let how = if *keep { "keep" } else { "drop" };
-            format!(
-                "retire {} {}: {how}",
-                id.key.name(),
-                number(revision.short())
-            )
-        }
-        Deed::SetPhase(key, revision, phase) => {
-            format!("{} {} is {phase}", key.name(), number(revision.short()))
-        }
-        Deed::DropRevisions(revisions) => {
-            let names: Vec<&str> = revisions.iter().map(|(_, name)| name.as_str()).collect();
-            format!("drop {}", names.join(" "))
-        }
-        Deed::Hold(_, meta, true) => format!("hold {}", meta.name),
-        Deed::Hold(_, meta, false) => format!("release {}", meta.name),
-        Deed::RollBack { key, target, .. } => match target {
-            Ok((from, _)) => format!("roll {} back to {from}", key.name()),
-            Err(why) => format!("do not roll {} back: {why}", key.name()),
-        },
-        Deed::DeletePod(meta) => format!("delete pod {}", meta.name),
-        Deed::ApplyServer(server, _) => format!("apply server {server}"),
-        Deed::EndServer(meta) => format!("end server {}", meta.name),
-    }
-}
-
-/// The generation out of `<generation>-<uid8>`.
-fn number(short: &str) -> &str {
-    short.split('-').next().unwrap()
-}
-
-fn mk_options() -> Options {
-    Options {
-        namespace: OWN.into(),
-        parse: parse::Options::default(),
-        site: Site {
-            namespace: OWN.into(),
-            namespace_uid: uid("namespace"),
-            ca_bundle: b"a CA".to_vec(),
-            excluded_namespaces: Vec::new(),
-            service_accounts: Vec::new(),
-        },
-        base_url: None,
-        drain: Some(Duration::ZERO),
-        workload: None,
-        reach: Reach::default(),
-    }
-}
-
-pub(super) fn mk_workload() -> workload::Options {
-    workload::Options {
-        namespace: OWN.into(),
-        image: "example.com/assent-evaluator:v1".into(),
-        image_pull_policy: None,
-        discovery: "https://assent.assent-system.svc:15010".into(),
-        network_policy: false,
-    }
-}
-
-pub(super) fn mk_module(url: &str) -> Module {
-    Module {
-        digest: Digest::of(url.as_bytes()),
-        size: 7,
-        abi: "wapc".into(),
-        host_capabilities: Vec::new(),
-        url: url.to_owned(),
-    }
-}
-
-/// A cluster-wide policy of generation 1 that is held already.
-pub(super) fn mk_policy(name: &str) -> Value {
-    json!({
-        "metadata": {
-            "name": name, "uid": uid(name), "generation": 1,
-            "finalizers": [names::FINALIZER],
-        },
-        "spec": {
-            "module": "registry://example.com/policy:v1",
-            "rules": [{
-                "apiGroups": [""], "apiVersions": ["v1"],
-                "operations": ["CREATE"], "resources": ["pods"],
-            }],
-        },
-    })
-}
-
-pub(super) fn mk_server(name: &str) -> Value {
-    json!({
-        "metadata": {
-            "name": name, "uid": uid(name), "generation": 1,
-            "finalizers": [names::FINALIZER],
-        },
-        "spec": {},
-    })
-}
-
-pub(super) fn mk_set(server: &str) -> Value {
-    json!({
-        "metadata": {
-            "name": names::server(server), "namespace": OWN, "uid": uid("set"),
-            "labels": { names::SERVER_LABEL: server },
-        },
-        "status": { "replicas": 2, "readyReplicas": 2 },
-    })
-}
-
-pub(super) fn mk_pod(name: &str, ready: bool) -> Value {
-    json!({
-        "metadata": {
-            "name": name, "namespace": OWN, "uid": uid(name),
-            "labels": { names::SERVER_LABEL: "default" },
-            "ownerReferences": [{
-                "apiVersion": "apps/v1", "kind": "StatefulSet",
-                "name": names::server("default"), "uid": uid("set"), "controller": true,
-            }],
-        },
-        "spec": {
-            "containers": [{ "name": names::EVALUATOR_CONTAINER, "image": "example.com/e:v1" }],
-        },
-        "status": {
-            "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }],
-        },
-    })
-}
-
-/// One that looks like one, the same for the same name.
-pub(super) fn uid(name: &str) -> String {
-    let digest = Digest::of(name.as_bytes()).to_string();
-    let hex: String = digest
-        .chars()
-        .filter(char::is_ascii_hexdigit)
-        .rev()
-        .collect();
-    format!("{}-{}-4000-8000-{}", &hex[..8], &hex[8..12], &hex[12..24])
-}
-
-/// `namespace/name`, or the name alone.
-fn path(object: &Value) -> String {
-    let text = |field: &str| object["metadata"][field].as_str();
-    let name = text("name").unwrap();
-    text("namespace").map_or_else(|| name.to_owned(), |n| format!("{n}/{name}"))
 }
 
 fn index_kind(kind: webhook::Kind) -> Kind {

@@ -2,10 +2,7 @@ use assent_api::status::MAX_ROWS;
 use assent_k8s::index::Kind;
 use serde_json::{Value, json};
 
-use super::{
-    super::statuses::important,
-    stage::{Stage, mk_policy},
-};
+use super::{super::statuses::important, objects::mk_policy, stage::Stage};
 
 const REPLICAS: [&str; 2] = ["r-0", "r-1"];
 

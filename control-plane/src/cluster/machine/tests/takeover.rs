@@ -4,7 +4,7 @@ use assent_core::Digest;
 use assent_k8s::index::Kind;
 use serde_json::{Value, json};
 
-use super::stage::{Stage, mk_policy};
+use super::{objects::mk_policy, stage::Stage};
 use crate::cluster::deed::{Deed, Done};
 
 const REPLICAS: [&str; 2] = ["r-0", "r-1"];
