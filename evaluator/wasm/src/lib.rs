@@ -14,6 +14,7 @@ mod engine;
 mod exports;
 #[doc(hidden)]
 pub mod fuzz;
+mod headroom;
 mod host;
 mod inspect;
 pub mod json;

@@ -9,6 +9,7 @@ use wasmtime::{Caller, Instance, InstancePre, Memory, Store, UpdateDeadline};
 
 use crate::{
     engine::{Engine, Running},
+    headroom::Headroom,
     host,
     limits::Limits,
     opa,
@@ -52,6 +53,7 @@ pub(crate) struct Template {
     engine: Engine,
     pre: InstancePre<Guest>,
     limits: Limits,
+    headroom: Headroom,
     host: Arc<host::Access>,
 }
 
@@ -73,6 +75,7 @@ impl Template {
     ) -> Self {
         Self {
             engine: engine.clone(),
+            headroom: Headroom::of(pre.module(), &limits),
             pre,
             limits,
             host,
@@ -84,6 +87,7 @@ impl Template {
     pub(crate) fn start(&self, prepare: impl FnOnce(&mut Guest)) -> Result<Sandbox<'_>, EvalError> {
         let clock = self.engine.keep_time();
         let mut guest = Guest::new(&self.limits, self.host.clone());
+        guest.meter.unseen_bytes = self.headroom.bytes();
         prepare(&mut guest);
         let mut store = Store::new(self.engine.wasmtime(), guest);
         store.limiter(|guest| &mut guest.meter);
@@ -93,6 +97,7 @@ impl Template {
             Ok(instance) => {
                 let memory = instance.get_memory(&mut store, "memory");
                 store.data_mut().memory = memory;
+                self.headroom.limit(&mut store, &instance);
                 Ok(Sandbox {
                     store,
                     instance,
@@ -150,7 +155,7 @@ impl Sandbox<'_> {
 // === impl Guest ===
 
 impl Guest {
-    fn new(limits: &Limits, host: Arc<host::Access>) -> Self {
+    pub(crate) fn new(limits: &Limits, host: Arc<host::Access>) -> Self {
         Self {
             meter: Meter::new(limits),
             host,

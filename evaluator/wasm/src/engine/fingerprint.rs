@@ -4,10 +4,12 @@ use std::hash::{Hash, Hasher};
 
 use sha2::{Digest, Sha256};
 
-/// wasmtime's own compatibility hash (version, target, CPU features, settings) in a readable form.
+/// wasmtime's own compatibility hash (version, target, CPU features, settings) and what is added to modules,
+/// in a readable form.
 pub(super) fn of(engine: &wasmtime::Engine) -> String {
     let mut hasher = Sha256Hasher(Sha256::new());
     engine.precompile_compatibility_hash().hash(&mut hasher);
+    crate::headroom::PAGES.hash(&mut hasher);
     let hash = hex::encode(&hasher.0.finalize()[..8]);
     format!("wasmtime-{}-{hash}", std::env::consts::ARCH)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Export, Import};
-use crate::{abi::Abi, metadata::Metadata};
+use crate::{abi::Abi, headroom, metadata::Metadata};
 
 /// Import modules that waPC hosts provide.
 const WAPC: &str = "wapc";
@@ -45,6 +45,12 @@ fn guess(imports: &[Import], exports: &[Export]) -> Option<Abi> {
 
 /// What keeps the module from being run with this ABI.
 fn misfit(abi: Abi, imports: &[Import], exports: &[Export]) -> Option<String> {
+    if has(exports, headroom::CAP) {
+        return Some(format!(
+            "the module exports {:?}, a name that is the host's own",
+            headroom::CAP
+        ));
+    }
     let missing: Vec<_> = required(abi)
         .iter()
         .copied()

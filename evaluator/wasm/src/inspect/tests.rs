@@ -40,6 +40,16 @@ fn abis_are_recognised_by_imports_and_exports() {
 }
 
 #[test]
+fn names_of_the_host_are_not_for_modules() {
+    let exports = r#"(global (export "assent:memory-cap") (mut i32) (i32.const 9))"#;
+    check(
+        &module(&format!("(module {WAPC} {exports})")),
+        Some(Abi::Wapc),
+        "a name that is the host's own",
+    );
+}
+
+#[test]
 fn metadata_decides_before_the_shape() {
     let gatekeeper = with_metadata(
         r#"{"protocolVersion":"v1","executionMode":"gatekeeper","rules":[]}"#,

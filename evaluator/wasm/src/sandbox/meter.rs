@@ -17,6 +17,8 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub(crate) struct Meter {
     pub(super) deadline: Instant,
     pub(crate) limits: Limits,
+    /// Memory that the guest does not know of, so that it does not count.
+    pub(crate) unseen_bytes: usize,
     calls_left: u32,
     bytes_left: usize,
     /// Whether growth was refused: what follows is the guest's way of failing.
@@ -37,6 +39,7 @@ impl Meter {
         Self {
             deadline: now + limits.timeout.min(LONGEST),
             limits: *limits,
+            unseen_bytes: 0,
             calls_left: HOST_CALLS,
             bytes_left: HOST_CALL_BYTES,
             memory_refused: false,
@@ -93,11 +96,13 @@ impl Meter {
 impl ResourceLimiter for Meter {
     fn memory_growing(
         &mut self,
-        _: usize,
+        current: usize,
         desired: usize,
         _: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let allowed = desired as u64 <= self.limits.memory_bytes;
+        // When it is made; whoever grows it has used up the unseen part.
+        let unseen = if current == 0 { self.unseen_bytes } else { 0 };
+        let allowed = desired.saturating_sub(unseen) as u64 <= self.limits.memory_bytes;
         self.memory_refused |= !allowed;
         Ok(allowed)
     }
