@@ -18,6 +18,8 @@ use crate::machine;
 /// A policy outside of any evaluator.
 pub(crate) struct Raw {
     policy: Policy,
+    /// As the guest gets it.
+    request: Box<RawValue>,
 }
 
 /// What calling it on some threads gave.
@@ -47,23 +49,41 @@ impl Raw {
         };
         let policy = Policy::prepare(engine, &module, spec)?;
         policy.validate_settings()?;
-        Ok(Self { policy })
+        let envelope: Envelope<'_> = serde_json::from_slice(REVIEW)?;
+        let raw = Self {
+            policy,
+            request: envelope.request.to_owned(),
+        };
+        raw.call_once()?;
+        Ok(raw)
     }
 
-    /// Judges the review over and over. Nothing else may run in this process meanwhile.
-    pub(crate) fn call(&self, threads: usize, time: Duration) -> anyhow::Result<Calls> {
-        let envelope: Envelope<'_> = serde_json::from_slice(REVIEW)?;
-        let review = Review::admission(envelope.request)?;
-        let verdict = self.policy.evaluate(&review)?;
+    /// Judges the review once.
+    pub(crate) fn call_once(&self) -> anyhow::Result<()> {
+        let verdict = self.policy.evaluate(&self.review())?;
         ensure!(
             verdict.allowed,
             "the review is denied: {:?}",
             verdict.message
         );
+        Ok(())
+    }
+
+    /// All that the host would have read of it.
+    fn review(&self) -> Review<'_> {
+        Review {
+            raw: false,
+            operation: "CREATE",
+            ..Review::raw(&self.request)
+        }
+    }
+
+    /// Judges the review over and over. Nothing else may run in this process meanwhile.
+    pub(crate) fn call(&self, threads: usize, time: Duration) -> anyhow::Result<Calls> {
         let (before, start) = (machine::cpu(process::id())?, Instant::now());
         let stop = AtomicBool::new(false);
         let count = thread::scope(|scope| {
-            let work = || self.until(&stop, &review);
+            let work = || self.until(&stop);
             let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
             thread::sleep(time);
             stop.store(true, Relaxed);
@@ -79,10 +99,10 @@ impl Raw {
         })
     }
 
-    fn until(&self, stop: &AtomicBool, review: &Review<'_>) -> anyhow::Result<u64> {
+    fn until(&self, stop: &AtomicBool) -> anyhow::Result<u64> {
         let mut count = 0;
         while !stop.load(Relaxed) {
-            self.policy.evaluate(review)?;
+            self.call_once()?;
             count += 1;
         }
         Ok(count)

@@ -146,7 +146,7 @@ mod tests {
     fn check(body: &str, raw: bool, uid: &str, request: &str) {
         let incoming = Incoming::parse(body.as_bytes(), raw).unwrap();
         assert_eq!(incoming.uid, uid);
-        assert_eq!(incoming.review.request.get(), request);
+        assert_eq!(incoming.review.request, request);
         assert_eq!(incoming.review.raw, raw);
     }
 

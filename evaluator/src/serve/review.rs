@@ -6,6 +6,10 @@ use http::{HeaderMap, Method, StatusCode, header};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+mod request;
+
+use request::Request;
+
 /// The three ways to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
@@ -60,17 +64,14 @@ struct Envelope<'a> {
     #[serde(borrow, default)]
     kind: Cow<'a, str>,
     #[serde(borrow, default)]
-    request: Option<&'a RawValue>,
+    request: Option<Request<'a>>,
 }
 
+/// Where [`Request`] can't tell its text.
 #[derive(Deserialize)]
-struct Head<'a> {
-    #[serde(borrow, default)]
-    uid: Cow<'a, str>,
-    #[serde(borrow, default)]
-    operation: Cow<'a, str>,
-    #[serde(borrow, default)]
-    object: Option<&'a RawValue>,
+struct Unread<'a> {
+    #[serde(borrow)]
+    request: &'a RawValue,
 }
 
 #[derive(Deserialize)]
@@ -115,16 +116,20 @@ impl<'a> Incoming<'a> {
     }
 
     fn admission(body: &'a [u8]) -> Result<Self, Error> {
+        let body = std::str::from_utf8(body).map_err(|error| Error::Json(error.to_string()))?;
         let envelope: Envelope<'a> = parse(body)?;
         if envelope.api_version != "admission.k8s.io/v1" || envelope.kind != "AdmissionReview" {
             let (version, kind) = (envelope.api_version, envelope.kind);
             return Err(Error::Kind(version.into_owned(), kind.into_owned()));
         }
-        let request = present(envelope.request)?;
-        let head: Head<'a> = parse(request.get().as_bytes())?;
+        let head = envelope.request.ok_or(Error::NoRequest)?;
         if head.uid.is_empty() {
             return Err(Error::NoUid);
         }
+        let request = match head.text(body) {
+            Some(request) => request,
+            None => parse::<Unread<'a>>(body)?.request.get(),
+        };
         // The API server's operations need no escapes; anything else is none that matters.
         let operation = match head.operation {
             Cow::Borrowed(operation) => operation,
@@ -143,8 +148,12 @@ impl<'a> Incoming<'a> {
     }
 
     fn raw(body: &'a [u8]) -> Result<Self, Error> {
-        let envelope: RawEnvelope<'a> = parse(body)?;
-        let request = present(envelope.request)?;
+        let envelope: RawEnvelope<'a> =
+            serde_json::from_slice(body).map_err(|error| Error::Json(error.to_string()))?;
+        let request = envelope
+            .request
+            .filter(|request| request.get() != "null")
+            .ok_or(Error::NoRequest)?;
         let head: RawHead<'a> = serde_json::from_str(request.get()).unwrap_or_default();
         Ok(Self {
             uid: head.uid,
@@ -182,12 +191,6 @@ pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), Error> {
     }
 }
 
-fn present(request: Option<&RawValue>) -> Result<&RawValue, Error> {
-    request
-        .filter(|request| request.get() != "null")
-        .ok_or(Error::NoRequest)
-}
-
-fn parse<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, Error> {
-    serde_json::from_slice(text).map_err(|error| Error::Json(error.to_string()))
+fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Error> {
+    serde_json::from_str(text).map_err(|error| Error::Json(error.to_string()))
 }

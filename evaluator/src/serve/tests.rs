@@ -29,12 +29,67 @@ fn the_request_is_kept_as_it_was_sent() {
         r#"{{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{request}}}"#
     );
     let incoming = Incoming::parse(Endpoint::Validate, body.as_bytes()).unwrap();
-    assert_eq!(incoming.review.request.get(), request);
+    assert_eq!(incoming.review.request, request);
     assert_eq!(
         (incoming.uid.as_ref(), incoming.review.operation),
         ("u", "DELETE")
     );
     assert!(incoming.review.object.is_none() && !incoming.review.raw);
+}
+
+#[test]
+fn the_request_is_found_wherever_it_is() {
+    let check = |request: &str| {
+        for body in [
+            format!(
+                r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{request}}}"#
+            ),
+            format!(
+                "\n{{ \"request\" : {request} ,\n\"kind\":\"AdmissionReview\",\"apiVersion\":\"admission.k8s.io/v1\",\"x\":{{\"}}\":1}}}} \n"
+            ),
+            format!(
+                r#"{{"\u0072equest":{request},"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}}"#
+            ),
+        ] {
+            let incoming = Incoming::parse(Endpoint::Validate, body.as_bytes()).unwrap();
+            assert_eq!(incoming.review.request, request, "{body}");
+            assert_eq!(incoming.uid, "u", "{body}");
+        }
+    };
+    check(r#"{"uid":"u"}"#);
+    check("{ \n\t\"uid\" : \"u\"\r\n }");
+    check(r#"{"\u0075id":"u","object":{"a":"}"}}"#);
+    check(r#"{"uid":"\u0075"}"#);
+    check(r#"{"object":[],"uid":"u","ä":"ö"}"#);
+}
+
+#[test]
+fn what_is_no_request_is_refused() {
+    let check = |request: &str, expected: &str| {
+        let body = format!(
+            r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{request}}}"#
+        );
+        let error = Incoming::parse(Endpoint::Validate, body.as_bytes()).err();
+        let error = error.unwrap().to_string();
+        assert!(error.contains(expected), "{request}: {error}");
+    };
+    check("null", "has no request");
+    check("{}", "has no uid");
+    check("5", "expected a request");
+    check(r#"{"uid":5}"#, "expected a string");
+    check(
+        r#"{"uid":"u","object":{},"object":{}}"#,
+        "duplicate field `object`",
+    );
+    check(
+        r#"{"uid":"u","operation":"CREATE","operation":"DELETE"}"#,
+        "duplicate field `operation`",
+    );
+    check(r#"{"uid":"u","object":{"a":tru}}"#, "expected ident");
+    check(
+        r#"{"uid":"u"},"request":{"uid":"u"}"#,
+        "duplicate field `request`",
+    );
 }
 
 #[test]

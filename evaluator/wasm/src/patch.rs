@@ -14,12 +14,12 @@ pub(crate) enum Error {
 }
 
 /// The RFC 6902 patch that leads from `original` to `mutated`; none if they are equal.
-pub(crate) fn between(original: &RawValue, mutated: &RawValue) -> Result<Option<Vec<u8>>, Error> {
-    if original.get() == mutated.get() {
+pub(crate) fn between(original: &str, mutated: &RawValue) -> Result<Option<Vec<u8>>, Error> {
+    if original == mutated.get() {
         return Ok(None);
     }
     let mutated = serde_json::from_str(mutated.get()).map_err(Error::Mutated)?;
-    let original = serde_json::from_str(original.get()).map_err(Error::Original)?;
+    let original = serde_json::from_str(original).map_err(Error::Original)?;
     of_values(&original, &mutated)
 }
 

@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 /// One request for a verdict. The request's bytes go to the guest as they are.
 #[derive(Clone, Copy, Debug)]
 pub struct Review<'a> {
-    /// `AdmissionReview.request` as the API server sent it, or any document for raw policies.
-    pub request: &'a RawValue,
+    /// `AdmissionReview.request` as the API server sent it, or any document for raw policies: JSON.
+    pub request: &'a str,
     /// `request.object`, against which a mutation is compared; for raw policies ignored.
     pub object: Option<&'a RawValue>,
     /// `request.operation`; empty for raw policies.
@@ -46,7 +46,7 @@ impl<'a> Review<'a> {
             ""
         };
         Ok(Self {
-            request,
+            request: request.get(),
             object: head.object,
             operation,
             raw: false,
@@ -56,7 +56,7 @@ impl<'a> Review<'a> {
     /// A document that is no admission request.
     pub fn raw(request: &'a RawValue) -> Self {
         Self {
-            request,
+            request: request.get(),
             object: None,
             operation: "",
             raw: true,
@@ -64,11 +64,11 @@ impl<'a> Review<'a> {
     }
 
     /// What a mutation is compared with.
-    pub(crate) fn subject(&self) -> Option<&'a RawValue> {
+    pub(crate) fn subject(&self) -> Option<&'a str> {
         if self.raw {
             Some(self.request)
         } else {
-            self.object.filter(|object| object.get() != "null")
+            self.object.map(RawValue::get).filter(|it| *it != "null")
         }
     }
 }

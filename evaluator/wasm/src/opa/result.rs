@@ -135,7 +135,7 @@ fn annotate(
     let object = review.subject().ok_or_else(|| {
         EvalError::BadAnswer("it annotates a request that has no object".to_owned())
     })?;
-    let original: Value = serde_json::from_str(object.get()).map_err(|error| bad(&error))?;
+    let original: Value = serde_json::from_str(object).map_err(|error| bad(&error))?;
     let mut changed = original.clone();
     let own = field(&mut changed, "metadata").and_then(|metadata| field(metadata, "annotations"));
     let own = own.and_then(Value::as_object_mut);
