@@ -4,20 +4,23 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+mod pace;
+
+use pace::Pace;
+
 /// The way in to one policy.
 pub(crate) struct Gate {
     running: Arc<Semaphore>,
     places: usize,
     waiting: AtomicUsize,
-    /// What an evaluation takes, in microseconds, the last ones counting most.
-    typical_us: AtomicU64,
+    pace: Pace,
 }
 
 /// Why a request is not let in.
@@ -33,9 +36,6 @@ pub(crate) enum Refusal {
 /// within some tens of milliseconds; more would only time out later.
 const WAITING: usize = 512;
 
-/// Weight of one evaluation in the average: the last dozen count.
-const WEIGHT: u64 = 8;
-
 // === impl Gate ===
 
 impl Gate {
@@ -44,7 +44,7 @@ impl Gate {
             running: Arc::new(Semaphore::new(running)),
             places: running,
             waiting: AtomicUsize::new(0),
-            typical_us: AtomicU64::new(0),
+            pace: Pace::new(Instant::now()),
         }
     }
 
@@ -67,20 +67,18 @@ impl Gate {
 
     /// Learns what an evaluation took.
     pub(crate) fn took(&self, time: Duration) {
-        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        // A race loses a sample, which matters to nobody.
-        let before = self.typical_us.load(Relaxed);
-        let typical = match before {
-            0 => us,
-            _ => before - before / WEIGHT + us / WEIGHT,
-        };
-        self.typical_us.store(typical, Relaxed);
+        self.pace.took(time, Instant::now());
+    }
+
+    /// Whether this policy's evaluations can be relied on to be short.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.pace.is_quick(Instant::now())
     }
 
     /// Those before it, each through one of the places.
     fn expected_wait(&self, before: usize) -> Duration {
         let rounds = before / self.places.max(1) + 1;
-        let typical = Duration::from_micros(self.typical_us.load(Relaxed));
+        let typical = self.pace.typical();
         typical.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
     }
 }
@@ -166,16 +164,5 @@ mod tests {
         }
         let one_more = gate.enter(later(LONG)).now_or_never().unwrap();
         assert_eq!(one_more.unwrap_err(), Refusal::Crowded);
-    }
-
-    #[test]
-    fn the_average_follows() {
-        let gate = Gate::new(1);
-        gate.took(Duration::from_micros(80));
-        assert_eq!(gate.expected_wait(0), Duration::from_micros(80));
-        for _ in 0..100 {
-            gate.took(Duration::from_micros(8_000));
-        }
-        assert!(gate.expected_wait(1) > Duration::from_micros(15_000));
     }
 }

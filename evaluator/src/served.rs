@@ -74,9 +74,17 @@ impl Served {
         }
     }
 
-    /// Judges a request; blocks for at most the policy's deadline.
-    pub(crate) fn evaluate(&self, review: &Review<'_>) -> Result<Verdict, EvalError> {
-        let result = self.sandbox.evaluate(review);
+    /// Judges a request; blocks for at most the policy's deadline. `long` is for threads that have other
+    /// work to do.
+    pub(crate) fn evaluate(
+        &self,
+        review: &Review<'_>,
+        long: Option<fn()>,
+    ) -> Result<Verdict, EvalError> {
+        let result = match long {
+            Some(long) => self.sandbox.evaluate_among_others(review, long),
+            None => self.sandbox.evaluate(review),
+        };
         match &result {
             Ok(_) => self.succeeded(),
             Err(error) => {

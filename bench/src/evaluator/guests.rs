@@ -64,24 +64,35 @@ const TINY: &str = "tiny";
 impl Guests {
     /// Reads and compiles the examples.
     pub(crate) fn load(folder: &Path) -> anyhow::Result<Self> {
+        Self::some(folder, |_| true)
+    }
+
+    /// Reads and compiles the one with this label.
+    pub(crate) fn one(folder: &Path, label: &str) -> anyhow::Result<Self> {
+        Self::some(folder, |known| known == label)
+    }
+
+    fn some(folder: &Path, wanted: impl Fn(&str) -> bool) -> anyhow::Result<Self> {
         let engine = Engine::new(EngineConfig::default())?;
+        let label = |abi: Abi, name| if name == TINY { TINY } else { abi.as_str() };
         let load = |(abi, name, settings): (Abi, &'static str, &'static str)| {
             let wasm = match name {
                 TINY => wat::parse_str(include_str!("tiny.wat"))?,
                 name => example(&folder.join(name).join("policy.wasm"))?,
             };
             let artefact = engine.precompile(&wasm)?;
-            let label = if name == TINY { TINY } else { abi.as_str() };
             Ok::<_, anyhow::Error>(Guest {
                 abi,
-                label,
+                label: label(abi, name),
                 name,
                 settings,
                 wasm: wasm.into(),
                 artefact: artefact.into(),
             })
         };
-        let all = EXAMPLES.into_iter().map(load).collect::<Result<_, _>>()?;
+        let examples = EXAMPLES.into_iter();
+        let examples = examples.filter(|(abi, name, _)| wanted(label(*abi, name)));
+        let all = examples.map(load).collect::<Result<_, _>>()?;
         Ok(Self { engine, all })
     }
 

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader},
     net::SocketAddr,
+    path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -39,6 +40,17 @@ impl Process {
     pub(crate) fn echo(certificate: &Certificate) -> anyhow::Result<Self> {
         let command = command("evaluator-echo", certificate)?;
         Self::start(command).context("failed to start the echo server")
+    }
+
+    /// The same, calling a policy before each answer.
+    pub(crate) fn echo_with(
+        certificate: &Certificate,
+        policies: &Path,
+        label: &str,
+    ) -> anyhow::Result<Self> {
+        let mut command = command("evaluator-echo", certificate)?;
+        command.args(["--call", label, "--policies"]).arg(policies);
+        Self::start(command).context("failed to start the echo server with a policy")
     }
 
     /// Waits for the line with its address. Other tasks run on other threads meanwhile.

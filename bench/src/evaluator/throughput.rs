@@ -1,4 +1,5 @@
-//! One policy per ABI over HTTPS; beside it an echo of the same bytes and the raw call.
+//! One policy per ABI over HTTPS; beside it an echo of the same bytes, the raw call, and both in one
+//! process.
 
 use std::collections::HashMap;
 
@@ -18,17 +19,24 @@ struct Parts {
     echo_us: HashMap<usize, f64>,
     one: Calls,
     two: Calls,
+    /// Processor time of an echo that makes the call, by the number of connections.
+    together_us: HashMap<usize, f64>,
 }
 
 /// What the host costs by itself.
-pub(super) const BEYOND: &str = "CPU beyond echo + raw";
+pub(super) const BEYOND: &str = "CPU beyond echo with call";
+
+/// A rate against that of the raw call.
+pub(super) const OF_RAW: &str = "rate of raw, 1 thread";
 
 /// How well two threads do.
 pub(super) const OF_ONE: &str = "of 1 thread";
 
 /// Measures all.
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
-    let echo_us = echo(bench).await?;
+    let server = Process::echo(&bench.certificate)?;
+    let echo_us = echo(bench, &server, "echo").await?;
+    drop(server);
     let guests = bench.guests.all().to_vec();
     let set = guests.iter().map(|guest| {
         bench.plane.shelf.put(guest);
@@ -41,11 +49,15 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let paths = bench.plane.paths();
     for (guest, path) in guests.iter().zip(paths) {
         let (one, two) = raw(bench, guest)?;
+        let server = Process::echo_with(&bench.certificate, &bench.args.policies, guest.label)?;
+        let what = format!("{}: echo with call", guest.label);
         let parts = Parts {
             echo_us: echo_us.clone(),
             one,
             two,
+            together_us: echo(bench, &server, &what).await?,
         };
+        drop(server);
         for connections in bench.args.connections.clone() {
             let tls = bench.certificate.client();
             let paths = vec![path.clone()];
@@ -60,14 +72,17 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn echo(bench: &mut Bench) -> anyhow::Result<HashMap<usize, f64>> {
-    let server = Process::echo(&bench.certificate)?;
+async fn echo(
+    bench: &mut Bench,
+    server: &Process,
+    what: &str,
+) -> anyhow::Result<HashMap<usize, f64>> {
     let mut cpu = HashMap::new();
     for connections in bench.args.connections.clone() {
         let (tls, paths) = (bench.certificate.client(), vec!["/".to_owned()]);
         let mut client = Client::open(server.address, tls, connections, paths, echoed).await?;
-        let rate = Rate::of(&mut client, &server, bench.time).await?;
-        bench.runs.row(row("echo", connections), rate.cells());
+        let rate = Rate::of(&mut client, server, bench.time).await?;
+        bench.runs.row(row(what, connections), rate.cells());
         cpu.insert(connections, rate.cpu_us);
     }
     Ok(cpu)
@@ -110,14 +125,17 @@ impl Parts {
     fn compare(&self, connections: usize, rate: &Rate) -> Vec<Cell> {
         let echo = self.echo_us.get(&connections).copied().unwrap_or(f64::NAN);
         let sum = echo + self.one.cpu_us;
+        let together = self.together_us.get(&connections);
+        let together = together.copied().unwrap_or(f64::NAN);
         vec![
             ("CPU of echo + raw", Unit::Times, rate.cpu_us / sum),
-            (BEYOND, Unit::Microseconds, rate.cpu_us - sum),
             (
-                "rate of raw, 1 thread",
-                Unit::Times,
-                rate.per_second() / self.one.per_second,
+                "CPU beyond echo + raw",
+                Unit::Microseconds,
+                rate.cpu_us - sum,
             ),
+            (BEYOND, Unit::Microseconds, rate.cpu_us - together),
+            (OF_RAW, Unit::Times, rate.per_second() / self.one.per_second),
             (
                 "rate of raw, 2 threads",
                 Unit::Times,

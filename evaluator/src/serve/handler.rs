@@ -1,7 +1,9 @@
 //! From a request to its answer: look up, admit, read, judge.
 
 use std::{
+    panic::{self, AssertUnwindSafe},
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -11,7 +13,11 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Body as _, Incoming as Body};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use prometheus_client::metrics::histogram::Histogram;
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 
 use super::{
     answer,
@@ -30,6 +36,8 @@ pub(crate) struct Handler {
     readiness: Arc<Readiness>,
     metrics: Metrics,
     bounds: Bounds,
+    /// Whether the runtime's threads can judge: one alone has other things to do.
+    threaded: bool,
 }
 
 /// What all requests together may take.
@@ -40,6 +48,24 @@ struct Bounds {
     memory: Arc<Semaphore>,
     /// Evaluations at once.
     threads: Arc<Semaphore>,
+}
+
+/// Who is to judge, and how.
+struct Asked {
+    endpoint: Endpoint,
+    served: Vec<Arc<Served>>,
+    /// When waiting is of no more use.
+    until: Instant,
+    /// Whether other requests come over the same connection meanwhile.
+    multiplexed: bool,
+}
+
+/// A review that may be judged now, with all that it holds meanwhile.
+struct Admitted {
+    asked: Asked,
+    body: Bytes,
+    seconds: Histogram,
+    _held: [OwnedSemaphorePermit; 3],
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -56,6 +82,12 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 /// Some thousand requests wait for less than the API server's patience; more would time out.
 const REQUESTS: usize = 4_096;
+
+/// A thread that waits for work has begun with it by then.
+const HAND_OVER: Duration = Duration::from_millis(1);
+
+/// Longer bodies take time by themselves.
+const SMALL: usize = 64 << 10;
 
 /// 256 MiB: 36 of the largest reviews, or all of the typical ones.
 const MEMORY_KIB: usize = 256 << 10;
@@ -78,6 +110,7 @@ impl Handler {
                 memory: Arc::new(Semaphore::new(MEMORY_KIB)),
                 threads: Arc::new(Semaphore::new(threads)),
             },
+            threaded: Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread,
         }
     }
 
@@ -121,14 +154,19 @@ impl Handler {
                 return Ok(answer::problem(StatusCode::NOT_FOUND, &why));
             }
         };
-        let until = arrived + patience(request.uri().query(), &served);
+        let asked = Asked {
+            endpoint,
+            until: arrived + patience(request.uri().query(), &served),
+            served,
+            multiplexed: request.version() >= Version::HTTP_2,
+        };
         let Ok(_place) = self.bounds.requests.clone().try_acquire_owned() else {
             return Ok(self.overloaded("too many requests are waiting"));
         };
         let Some((body, memory)) = self.read(request).await? else {
             return Ok(self.overloaded("too many large requests are waiting"));
         };
-        self.evaluate(endpoint, served, body, memory, until).await
+        self.evaluate(asked, body, memory).await
     }
 
     /// Reads the body within the budget of bytes; none when that is used up.
@@ -155,44 +193,45 @@ impl Handler {
         }
     }
 
-    /// Judges on a thread of its own kind: a policy that burns its deadline must not hold
+    /// Judges a quick policy right here, because waking another thread takes as long as many an
+    /// evaluation, and others on a thread of their own: a policy that burns its deadline must not hold
     /// up those that accept and read.
     async fn evaluate(
         &self,
-        endpoint: Endpoint,
-        served: Vec<Arc<Served>>,
+        asked: Asked,
         body: Bytes,
         memory: OwnedSemaphorePermit,
-        until: Instant,
     ) -> Result<Answer, Error> {
-        let gate = served[0].gate.clone();
-        let turn = match gate.enter(until).await {
+        let turn = match asked.served[0].gate.enter(asked.until).await {
             Ok(turn) => turn,
             Err(refusal) => return Ok(self.overloaded(&refusal.to_string())),
         };
-        let Some(thread) = self.thread(until).await else {
+        let Some(thread) = self.thread(asked.until).await else {
             return Ok(self.overloaded("the request would wait until its time is over"));
         };
-        let seconds = self.metrics.evaluation_seconds.clone();
-        let work = move || -> Result<Answer, Error> {
-            // Held until the work is done, even if the client goes away.
-            let _held = (turn, thread, memory);
-            let incoming = Incoming::parse(endpoint, &body)?;
-            let began = Instant::now();
-            let verdict = judge(endpoint, &served, &incoming);
-            let took = began.elapsed();
-            gate.took(took);
-            seconds.observe(took.as_secs_f64());
-            Ok(answer::verdict(endpoint, &incoming.uid, &verdict))
+        let admitted = Admitted {
+            asked,
+            body,
+            seconds: self.metrics.evaluation_seconds.clone(),
+            // Until the work is done, even if the client goes away.
+            _held: [turn, thread, memory],
         };
-        match tokio::task::spawn_blocking(work).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                tracing::error!(%error, "an evaluation ended without an answer");
-                let why = "the evaluation ended without an answer";
-                Ok(answer::problem(StatusCode::INTERNAL_SERVER_ERROR, why))
+        let judged = if self.threaded && admitted.is_quick() {
+            if admitted.asked.multiplexed {
+                // Reading the body has woken the connection, on this thread: it goes first.
+                tokio::task::yield_now().await;
             }
-        }
+            let judge = || admitted.judge(Some(hand_over));
+            panic::catch_unwind(AssertUnwindSafe(judge)).ok()
+        } else {
+            let judge = || admitted.judge(None);
+            tokio::task::spawn_blocking(judge).await.ok()
+        };
+        judged.unwrap_or_else(|| {
+            tracing::error!("an evaluation ended without an answer");
+            let why = "the evaluation ended without an answer";
+            Ok(answer::problem(StatusCode::INTERNAL_SERVER_ERROR, why))
+        })
     }
 
     /// Waits for one of the threads that judge.
@@ -209,6 +248,37 @@ impl Handler {
         self.metrics.overload_rejections.inc();
         answer::problem(StatusCode::SERVICE_UNAVAILABLE, why)
     }
+}
+
+// === impl Admitted ===
+
+impl Admitted {
+    /// Whether judging will hardly take longer than reading did. Calls to the outside wait.
+    fn is_quick(&self) -> bool {
+        let quick = |one: &Arc<Served>| {
+            one.policy.content.host_capabilities.is_empty() && one.gate.is_quick()
+        };
+        self.body.len() <= SMALL && self.asked.served.iter().all(quick)
+    }
+
+    fn judge(self, long: Option<fn()>) -> Result<Answer, Error> {
+        let Asked {
+            endpoint, served, ..
+        } = &self.asked;
+        let incoming = Incoming::parse(*endpoint, &self.body)?;
+        let began = Instant::now();
+        let verdict = judge(*endpoint, served, &incoming, long);
+        let took = began.elapsed();
+        served[0].gate.took(took);
+        self.seconds.observe(took.as_secs_f64());
+        Ok(answer::verdict(*endpoint, &incoming.uid, &verdict))
+    }
+}
+
+/// A policy that was quick is not: from now on another thread is one of the runtime's in place of this one, with
+/// all that is scheduled here.
+fn hand_over() {
+    tokio::task::block_in_place(|| thread::sleep(HAND_OVER));
 }
 
 /// How long a request may wait before it is judged: what it has, less what judging may take.
@@ -236,13 +306,18 @@ fn seconds(text: &str) -> Option<Duration> {
 }
 
 /// Asks each revision of the route in turn; the first denial ends it.
-fn judge(endpoint: Endpoint, served: &[Arc<Served>], incoming: &Incoming<'_>) -> Verdict {
+fn judge(
+    endpoint: Endpoint,
+    served: &[Arc<Served>],
+    incoming: &Incoming<'_>,
+    long: Option<fn()>,
+) -> Verdict {
     let mut all = Verdict {
         allowed: true,
         ..Verdict::default()
     };
     for one in served {
-        let mut verdict = judge_one(endpoint, one, incoming);
+        let mut verdict = judge_one(endpoint, one, incoming, long);
         answer::name_revision(&mut verdict, one.policy.revision.as_str());
         all = merge(all, verdict, one);
         if !all.allowed {
@@ -252,8 +327,13 @@ fn judge(endpoint: Endpoint, served: &[Arc<Served>], incoming: &Incoming<'_>) ->
     all
 }
 
-fn judge_one(endpoint: Endpoint, one: &Served, incoming: &Incoming<'_>) -> Verdict {
-    let (verdict, failed) = match one.evaluate(&incoming.review) {
+fn judge_one(
+    endpoint: Endpoint,
+    one: &Served,
+    incoming: &Incoming<'_>,
+    long: Option<fn()>,
+) -> Verdict {
+    let (verdict, failed) = match one.evaluate(&incoming.review, long) {
         Ok(verdict) => (verdict, false),
         Err(error) => {
             let policy = &one.policy;

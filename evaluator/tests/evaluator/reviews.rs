@@ -152,6 +152,54 @@ async fn a_policy_that_does_not_end_costs_its_own_request_alone() {
 }
 
 #[tokio::test]
+async fn policies_that_were_quick_and_are_no_more_leave_others_their_threads() {
+    const THREADS: usize = 2;
+    let slow = ["one", "two", "three"].map(|name| {
+        let mut slow = Revision::new(name, 1, &guests::loop_later());
+        slow.timeout_ms = 3_000;
+        slow
+    });
+    let fast = Revision::new("fast", 1, &guests::accept());
+    let paths = slow
+        .each_ref()
+        .map(|slow| format!("/validate/{}", slow.path()));
+    let fast_path = format!("/validate/{}", fast.path());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .enable_all()
+        .build()
+        .unwrap();
+    let [one, two, three] = slow;
+    let served = runtime.spawn(async move { serving(&[&one, &two, &three, &fast]).await });
+    let (evaluator, _, _peer, _stream) = served.await.unwrap();
+    let small = json!({ "kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": { "uid": "u-1" } });
+    let mut client = Client::plain(evaluator.listen_addr()).await;
+    for path in paths.iter().chain([&fast_path]) {
+        for _ in 0..10 {
+            let (_, answer) = client.send(post(path, &small)).await;
+            assert_eq!(answer["response"]["allowed"], true, "{answer}");
+        }
+    }
+    let hogs = paths.map(|path| {
+        let addr = evaluator.listen_addr();
+        tokio::spawn(async move { Client::plain(addr).await.review(&path).await })
+    });
+    // Time to begin; if they have not, less is tested.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    for _ in 0..20 {
+        let (_, answer) = client.review(&fast_path).await;
+        assert_eq!(answer["response"]["allowed"], true, "{answer}");
+    }
+    assert!(hogs.iter().all(|hog| !hog.is_finished()));
+    for hog in hogs {
+        let (status, answer) = hog.await.unwrap();
+        assert_eq!(status.as_u16(), 200);
+        assert_eq!(answer["response"]["status"]["code"], 500);
+    }
+    runtime.shutdown_background();
+}
+
+#[tokio::test]
 async fn nobody_waits_for_a_slow_policy_until_its_time_is_over() {
     let mut slow = Revision::new("slow", 1, &guests::loop_later());
     slow.timeout_ms = 500;

@@ -8,7 +8,7 @@ use crate::{
     json,
     policy::{EvalError, PolicySpec, PrepareError},
     review::Review,
-    sandbox::Template,
+    sandbox::{OnLong, Template},
     verdict::Verdict,
 };
 
@@ -72,7 +72,7 @@ impl Program {
         }
         let exports = Exports::find(module)?;
         let (entrypoint, builtins) = {
-            let mut instance = Instance::start(&template, &exports, Arc::default())?;
+            let mut instance = Instance::start(&template, &exports, Arc::default(), None)?;
             let entrypoint = instance.entrypoint(&spec.entrypoint)?;
             (entrypoint, Arc::new(instance.builtins()?))
         };
@@ -95,9 +95,11 @@ impl Program {
         &self,
         review: &Review<'_>,
         mutating: bool,
+        long: Option<OnLong>,
     ) -> Result<Verdict, EvalError> {
         let input = self.input(review);
-        let mut instance = Instance::start(&self.template, &self.exports, self.builtins.clone())
+        let builtins = self.builtins.clone();
+        let mut instance = Instance::start(&self.template, &self.exports, builtins, long)
             .map_err(instance::Error::into_eval)?;
         let answer = instance.evaluate(self.entrypoint, &self.data, &input)?;
         match self.dialect {

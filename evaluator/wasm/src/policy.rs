@@ -13,7 +13,7 @@ use crate::{
     limits::Limits,
     opa,
     review::Review,
-    sandbox::Template,
+    sandbox::{OnLong, Template},
     verdict::Verdict,
     wapc, wasi,
 };
@@ -202,10 +202,26 @@ impl Policy {
 
     /// Judges a request in a sandbox of its own.
     pub fn evaluate(&self, review: &Review<'_>) -> Result<Verdict, EvalError> {
+        self.judge(review, None)
+    }
+
+    /// As [`Policy::evaluate`], on a thread that has other work to do. If the policy takes longer than some
+    /// milliseconds or is about to sleep, `long` is called, once, on the same thread: to have somebody else do
+    /// that work. Host calls to the outside do not call it: policies that make them need threads of their own.
+    pub fn evaluate_among_others(
+        &self,
+        review: &Review<'_>,
+        long: fn(),
+    ) -> Result<Verdict, EvalError> {
+        self.judge(review, Some(long))
+    }
+
+    fn judge(&self, review: &Review<'_>, long: Option<OnLong>) -> Result<Verdict, EvalError> {
+        let mutating = self.spec.mutating;
         let verdict = match &self.program {
-            Program::Wapc(program) => program.evaluate(review, self.spec.mutating)?,
-            Program::Wasi(program) => program.evaluate(review, self.spec.mutating)?,
-            Program::Rego(program) => program.evaluate(review, self.spec.mutating)?,
+            Program::Wapc(program) => program.evaluate(review, mutating, long)?,
+            Program::Wasi(program) => program.evaluate(review, mutating, long)?,
+            Program::Rego(program) => program.evaluate(review, mutating, long)?,
         };
         Ok(verdict.with_message(&self.spec.message))
     }

@@ -19,7 +19,10 @@ use crate::{
 
 mod meter;
 
-pub(crate) use meter::Meter;
+pub(crate) use meter::{Meter, OnLong};
+
+/// Ticks after which an evaluation takes long. The first one may come at once.
+const LONG: u64 = 2;
 
 /// What a store holds for the one guest in it.
 pub(crate) struct Guest {
@@ -84,15 +87,25 @@ impl Template {
 
     /// Makes a fresh instance. The deadline runs from here; `prepare` may fill in input before any code of
     /// the guest runs.
-    pub(crate) fn start(&self, prepare: impl FnOnce(&mut Guest)) -> Result<Sandbox<'_>, EvalError> {
+    pub(crate) fn start(
+        &self,
+        long: Option<OnLong>,
+        prepare: impl FnOnce(&mut Guest),
+    ) -> Result<Sandbox<'_>, EvalError> {
         let clock = self.engine.keep_time();
         let mut guest = Guest::new(&self.limits, self.host.clone());
         guest.meter.unseen_bytes = self.headroom.bytes();
+        guest.meter.watch(long);
         prepare(&mut guest);
         let mut store = Store::new(self.engine.wasmtime(), guest);
         store.limiter(|guest| &mut guest.meter);
-        store.set_epoch_deadline(Engine::ticks(self.limits.timeout).max(1));
-        store.epoch_deadline_callback(|store| store.data().meter.on_tick());
+        let ticks = Engine::ticks(self.limits.timeout).max(1);
+        store.set_epoch_deadline(if long.is_some() {
+            ticks.min(LONG)
+        } else {
+            ticks
+        });
+        store.epoch_deadline_callback(|mut store| store.data_mut().meter.on_tick());
         match self.pre.instantiate(&mut store) {
             Ok(instance) => {
                 let memory = instance.get_memory(&mut store, "memory");
@@ -168,8 +181,9 @@ impl Guest {
 }
 
 impl Meter {
-    /// Called at every tick past the first estimate of the deadline.
-    fn on_tick(&self) -> wasmtime::Result<UpdateDeadline> {
+    /// Called at every tick past the first estimate of the deadline, or past what is long.
+    fn on_tick(&mut self) -> wasmtime::Result<UpdateDeadline> {
+        self.takes_long();
         if self.remaining() == Duration::ZERO {
             return Err(Stop::Timeout.into());
         }

@@ -6,7 +6,7 @@ use crate::{
     answer, json,
     policy::{EvalError, PrepareError},
     review::Review,
-    sandbox::{Guest, Sandbox, Stop, Template},
+    sandbox::{Guest, OnLong, Sandbox, Stop, Template},
     verdict::Verdict,
 };
 
@@ -58,13 +58,13 @@ impl Program {
             settings: settings.clone(),
         };
         program
-            .start(VALIDATE_SETTINGS, settings.to_vec())
+            .start(VALIDATE_SETTINGS, settings.to_vec(), None)
             .map_err(|error| PrepareError::instantiate(&error))?;
         Ok(program)
     }
 
     pub(crate) fn validate_settings(&self) -> Result<(), PrepareError> {
-        let answer = self.call(VALIDATE_SETTINGS, self.settings.to_vec());
+        let answer = self.call(VALIDATE_SETTINGS, self.settings.to_vec(), None);
         let answer = answer.map_err(|error| PrepareError::unsettled(&error))?;
         answer::settings(&answer).map_err(PrepareError::settings)
     }
@@ -73,15 +73,21 @@ impl Program {
         &self,
         review: &Review<'_>,
         mutating: bool,
+        long: Option<OnLong>,
     ) -> Result<Verdict, EvalError> {
-        let answer = self.call("validate", json::payload(review, &self.settings))?;
+        let answer = self.call("validate", json::payload(review, &self.settings), long)?;
         answer::validation(&answer, review, mutating)
     }
 
-    fn call(&self, operation: &'static str, payload: Vec<u8>) -> Result<Vec<u8>, EvalError> {
+    fn call(
+        &self,
+        operation: &'static str,
+        payload: Vec<u8>,
+        long: Option<OnLong>,
+    ) -> Result<Vec<u8>, EvalError> {
         let length = i32::try_from(payload.len())
             .map_err(|_| EvalError::Internal("payload too large".to_owned()))?;
-        let mut sandbox = self.start(operation, payload)?;
+        let mut sandbox = self.start(operation, payload, long)?;
         let operation_length =
             i32::try_from(operation.len()).expect("an operation's name must be short");
         let answered: i32 = sandbox.call(&self.guest_call, (operation_length, length))?;
@@ -89,8 +95,13 @@ impl Program {
     }
 
     /// An instance whose start functions have run.
-    fn start(&self, operation: &'static str, payload: Vec<u8>) -> Result<Sandbox<'_>, EvalError> {
-        let mut sandbox = self.template.start(|guest| {
+    fn start(
+        &self,
+        operation: &'static str,
+        payload: Vec<u8>,
+        long: Option<OnLong>,
+    ) -> Result<Sandbox<'_>, EvalError> {
+        let mut sandbox = self.template.start(long, |guest| {
             guest.wapc = Exchange {
                 operation,
                 payload,

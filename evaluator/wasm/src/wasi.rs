@@ -10,7 +10,7 @@ use crate::{
     answer, json,
     policy::{EvalError, PrepareError},
     review::Review,
-    sandbox::{Guest, Sandbox, Stop, Template},
+    sandbox::{Guest, OnLong, Sandbox, Stop, Template},
     verdict::Verdict,
 };
 
@@ -56,13 +56,13 @@ impl Program {
             settings: settings.clone(),
         };
         program
-            .start(VALIDATE_SETTINGS, settings.to_vec())
+            .start(VALIDATE_SETTINGS, settings.to_vec(), None)
             .map_err(|error| PrepareError::instantiate(&error))?;
         Ok(program)
     }
 
     pub(crate) fn validate_settings(&self) -> Result<(), PrepareError> {
-        let answer = self.run(VALIDATE_SETTINGS, self.settings.to_vec());
+        let answer = self.run(VALIDATE_SETTINGS, self.settings.to_vec(), None);
         let answer = answer.map_err(|error| PrepareError::unsettled(&error))?;
         answer::settings(&answer).map_err(PrepareError::settings)
     }
@@ -71,14 +71,20 @@ impl Program {
         &self,
         review: &Review<'_>,
         mutating: bool,
+        long: Option<OnLong>,
     ) -> Result<Verdict, EvalError> {
         let stdin = json::payload(review, &self.settings);
-        let answer = self.run(&["policy.wasm", "validate"], stdin)?;
+        let answer = self.run(&["policy.wasm", "validate"], stdin, long)?;
         answer::validation(&answer, review, mutating)
     }
 
-    fn run(&self, args: &'static [&'static str], stdin: Vec<u8>) -> Result<Vec<u8>, EvalError> {
-        let mut sandbox = self.start(args, stdin)?;
+    fn run(
+        &self,
+        args: &'static [&'static str],
+        stdin: Vec<u8>,
+        long: Option<OnLong>,
+    ) -> Result<Vec<u8>, EvalError> {
+        let mut sandbox = self.start(args, stdin, long)?;
         let start = sandbox.func::<(), ()>(&self.start)?;
         let ended = start.call(&mut sandbox.store, ());
         sandbox.store.data_mut().flush();
@@ -101,8 +107,9 @@ impl Program {
         &self,
         args: &'static [&'static str],
         stdin: Vec<u8>,
+        long: Option<OnLong>,
     ) -> Result<Sandbox<'_>, EvalError> {
-        self.template.start(|guest| {
+        self.template.start(long, |guest| {
             guest.wasi = Io {
                 args,
                 stdin,

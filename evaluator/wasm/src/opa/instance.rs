@@ -10,7 +10,7 @@ use super::{
 use crate::{
     limits::OUTPUT_BYTES,
     policy::{EvalError, PrepareError},
-    sandbox::{Sandbox, Template},
+    sandbox::{OnLong, Sandbox, Template},
 };
 
 /// A sandbox with a Rego module in it.
@@ -33,8 +33,9 @@ impl<'a> Instance<'a> {
         template: &'a Template,
         exports: &'a Exports,
         builtins: Arc<Table>,
+        long: Option<OnLong>,
     ) -> Result<Self, Error> {
-        let mut sandbox = template.start(|guest| {
+        let mut sandbox = template.start(long, |guest| {
             guest.opa = Session {
                 functions: None,
                 builtins,

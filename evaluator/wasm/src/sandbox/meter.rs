@@ -10,6 +10,9 @@ use crate::limits::{HOST_CALL_BYTES, HOST_CALLS, Limits, TABLE_ELEMENTS};
 /// Longest end of a guest's own words that is kept for error messages.
 const LAST_WORDS: usize = 1024;
 
+/// Somebody who wants to know, on the thread of the evaluation, that it takes longer than some milliseconds.
+pub(crate) type OnLong = fn();
+
 /// Far beyond any webhook's time, and safe to add to a clock.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -17,6 +20,8 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub(crate) struct Meter {
     pub(super) deadline: Instant,
     pub(crate) limits: Limits,
+    /// To be told once if it takes long.
+    long: Option<OnLong>,
     /// Memory that the guest does not know of, so that it does not count.
     pub(crate) unseen_bytes: usize,
     calls_left: u32,
@@ -39,6 +44,7 @@ impl Meter {
         Self {
             deadline: now + limits.timeout.min(LONGEST),
             limits: *limits,
+            long: None,
             unseen_bytes: 0,
             calls_left: HOST_CALLS,
             bytes_left: HOST_CALL_BYTES,
@@ -46,6 +52,18 @@ impl Meter {
             table_refused: false,
             last_words: String::new(),
             unanswered: None,
+        }
+    }
+
+    /// Has `long` told if the evaluation takes long.
+    pub(super) fn watch(&mut self, long: Option<OnLong>) {
+        self.long = long;
+    }
+
+    /// Tells who wants to know that this takes long; once is enough.
+    pub(crate) fn takes_long(&mut self) {
+        if let Some(long) = self.long.take() {
+            long();
         }
     }
 

@@ -18,6 +18,9 @@ const MOST: u32 = 1024;
 
 const CLOCK: u8 = 0;
 
+/// What other work on the same thread does not notice.
+const NAP: Duration = Duration::from_millis(1);
+
 /// One thing that is waited for.
 struct Subscription {
     userdata: [u8; 8],
@@ -68,8 +71,11 @@ fn read(memory: &[u8], at: i32, count: u32) -> Result<Vec<Subscription>, Stop> {
 }
 
 /// Sleeps no longer than the evaluation may take.
-fn sleep(guest: &Guest, wait: Duration) -> Result<(), Stop> {
+fn sleep(guest: &mut Guest, wait: Duration) -> Result<(), Stop> {
     let left = guest.meter.remaining();
+    if wait > NAP {
+        guest.meter.takes_long();
+    }
     thread::sleep(wait.min(left));
     if wait >= left {
         Err(Stop::Timeout)

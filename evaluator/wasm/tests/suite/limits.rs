@@ -1,6 +1,9 @@
 //! Every limit in pairs: a guest that obeys it, and one that does not.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
 
 use assent_wasm::{Abi, EvalError, Limits, PolicySpec, Review, Stage, json};
 
@@ -68,6 +71,23 @@ fn a_second_evaluation_long_after_the_first_is_stopped_too() {
     // Longer than the clock runs on without guests.
     std::thread::sleep(Duration::from_millis(1_300));
     assert_eq!(endless.evaluate(&review).unwrap_err().reason(), "timeout");
+}
+
+#[test]
+fn who_has_other_work_is_told_once_that_it_takes_long() {
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    let told = || {
+        TOLD.fetch_add(1, Ordering::SeqCst);
+    };
+    let request = pod();
+    let review = Review::admission(&request).unwrap();
+    let quick = policy(&then_accept("", ""), limited(10_000, 1 << 20));
+    assert!(quick.evaluate_among_others(&review, told).unwrap().allowed);
+    assert_eq!(TOLD.load(Ordering::SeqCst), 0);
+    let endless = policy(&then_accept(&spin("0"), ""), limited(100, 1 << 20));
+    let error = endless.evaluate_among_others(&review, told).unwrap_err();
+    assert_eq!(error, EvalError::Timeout(Duration::from_millis(100)));
+    assert_eq!(TOLD.load(Ordering::SeqCst), 1);
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! WASI commands: streams, clocks, sleeping, exit codes.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
 
-use assent_wasm::{Abi, EvalError, Limits, PolicySpec, Stage};
+use assent_wasm::{Abi, EvalError, Limits, PolicySpec, Review, Stage};
 
-use crate::guests::{escape, evaluate, spec, vet};
+use crate::guests::{escape, evaluate, pod, policy, spec, vet};
 
 /// A command with the answer at 0, free memory from 8192, and `body` as `_start`.
 fn command(answer: &str, body: &str) -> Vec<u8> {
@@ -151,6 +154,25 @@ fn clocks_and_randomness_work() {
         (if (i64.eq (i64.load (i32.const 6100)) (i64.load (i32.const 6108))) (then unreachable))
         (call $answer)";
     assert!(run(ACCEPT, body).unwrap().allowed);
+}
+
+#[test]
+fn who_has_other_work_is_told_before_a_guest_sleeps() {
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    let told = || {
+        TOLD.fetch_add(1, Ordering::SeqCst);
+    };
+    let request = pod();
+    let review = Review::admission(&request).unwrap();
+    let naps = |ns: u64| {
+        let body = format!("(call $sleep (i64.const {ns})) (call $answer)");
+        policy(&command(ACCEPT, &body), spec(Abi::Wasi))
+    };
+    for (ns, times) in [(0, 0), (1_500_000, 1)] {
+        let verdict = naps(ns).evaluate_among_others(&review, told).unwrap();
+        assert!(verdict.allowed);
+        assert_eq!(TOLD.load(Ordering::SeqCst), times, "{ns}");
+    }
 }
 
 #[test]
