@@ -1,6 +1,10 @@
 //! The command line of `assent-evaluator`.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use clap::Parser;
 use http::Uri;
@@ -41,6 +45,10 @@ pub struct Args {
         default_value = "127.0.0.1:8443"
     )]
     listen: SocketAddr,
+    /// Address at which others reach this replica, for the control plane to tell; that of --listen
+    /// without it
+    #[arg(long, env = "ASSENT_ADVERTISE", value_name = "IP")]
+    advertise: Option<IpAddr>,
     /// Where probes and metrics are answered
     #[arg(
         long,
@@ -107,6 +115,7 @@ impl Args {
             id,
             policy_server,
             listen,
+            advertise,
             admin_listen,
             state,
             ca,
@@ -133,6 +142,7 @@ impl Args {
             id,
             policy_server,
             listen: Listen::Addr(listen),
+            advertise,
             admin_listen: Some(Listen::Addr(admin_listen)),
             state,
             ca,

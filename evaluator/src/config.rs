@@ -1,6 +1,10 @@
 //! What an evaluator is told when it starts.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use assent_modules::pull::{Images, Reach, Sources, SourcesError};
 use http::Uri;
@@ -15,6 +19,8 @@ pub struct Config {
     pub policy_server: String,
     /// Where reviews are answered.
     pub listen: Listen,
+    /// Address that the control plane is told, for people who ask it; none is that of `listen`.
+    pub advertise: Option<IpAddr>,
     /// Where probes and metrics are answered; none serves none.
     pub admin_listen: Option<Listen>,
     /// Directory for the last good set; none keeps nothing across restarts.
@@ -86,6 +92,7 @@ impl Config {
             id: id.into(),
             policy_server: assent_core::policy::DEFAULT_SERVER.into(),
             listen: any(),
+            advertise: None,
             admin_listen: Some(any()),
             state: None,
             ca: None,

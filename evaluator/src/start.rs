@@ -112,6 +112,7 @@ impl Evaluator {
             id,
             policy_server,
             listen,
+            advertise,
             admin_listen,
             state,
             ca,
@@ -148,6 +149,7 @@ impl Evaluator {
             policy_server: policy_server.clone(),
         };
         let (transport, scheme) = security.set_up(&readiness, timings, &mut tasks)?;
+        let reached = SocketAddr::new(advertise.unwrap_or(listen.ip()), listen.port());
         let threads = threads();
         let active = Arc::new(Active::new(metrics.clone(), threads / 2));
         let handler = Handler::new(active.clone(), readiness.clone(), metrics.clone(), threads);
@@ -176,7 +178,7 @@ impl Evaluator {
         let (health_sender, health) = mpsc::channel(HEALTH_EVENTS);
         let sync = Follower {
             connector,
-            node: node(&engine, id, policy_server, format!("{scheme}://{listen}")),
+            node: node(&engine, id, policy_server, format!("{scheme}://{reached}")),
             machine: machine(store.as_deref(), &metrics),
             preparer: Preparer::new(engine, store.clone(), services),
             active,

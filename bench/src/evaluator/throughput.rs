@@ -26,6 +26,9 @@ struct Parts {
 /// What the host costs by itself.
 pub(super) const BEYOND: &str = "CPU beyond echo with call";
 
+/// The same as a ratio.
+pub(super) const OF_TOGETHER: &str = "CPU of echo with call";
+
 /// A rate against that of the raw call.
 pub(super) const OF_RAW: &str = "rate of raw, 1 thread";
 
@@ -135,6 +138,7 @@ impl Parts {
                 rate.cpu_us - sum,
             ),
             (BEYOND, Unit::Microseconds, rate.cpu_us - together),
+            (OF_TOGETHER, Unit::Times, rate.cpu_us / together),
             (OF_RAW, Unit::Times, rate.per_second() / self.one.per_second),
             (
                 "rate of raw, 2 threads",

@@ -2,7 +2,7 @@
 
 use std::{
     panic::{self, AssertUnwindSafe},
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -83,8 +83,11 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// Some thousand requests wait for less than the API server's patience; more would time out.
 const REQUESTS: usize = 4_096;
 
-/// A thread that waits for work has begun with it by then.
-const HAND_OVER: Duration = Duration::from_millis(1);
+/// What a thread needs to begin with work that it has taken; more only if the machine is overloaded.
+const BEGIN: Duration = Duration::from_millis(1);
+
+/// For a new thread on an overloaded machine.
+const HAND_OVER: Duration = Duration::from_millis(50);
 
 /// Longer bodies take time by themselves.
 const SMALL: usize = 64 << 10;
@@ -276,9 +279,15 @@ impl Admitted {
 }
 
 /// A policy that was quick is not: from now on another thread is one of the runtime's in place of this one, with
-/// all that is scheduled here.
+/// all that is scheduled here, unless it has not begun by the end of this.
 fn hand_over() {
-    tokio::task::block_in_place(|| thread::sleep(HAND_OVER));
+    tokio::task::block_in_place(|| {
+        let (sender, receiver) = mpsc::channel();
+        // Threads take what they are given in order: who takes this comes after the other.
+        tokio::task::spawn_blocking(move || sender.send(()));
+        let _ = receiver.recv_timeout(HAND_OVER);
+        thread::sleep(BEGIN);
+    });
 }
 
 /// How long a request may wait before it is judged: what it has, less what judging may take.

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use assent_core::{Digest, RouteState::*, Snapshot};
+use assent_evaluator::Config;
 use assent_proto::v1;
 use tonic::Status;
 
@@ -13,6 +14,17 @@ use crate::{
     set::{Revision, delta, full, snapshot},
     start, start_with,
 };
+
+#[tokio::test]
+async fn it_tells_where_it_is_reached() {
+    let mut peer = Peer::start().await;
+    let advertise = |config: &mut Config| config.advertise = Some([10, 1, 2, 3].into());
+    let evaluator = start_with(&peer, advertise).await;
+    let stream = peer.stream().await;
+    let port = evaluator.listen_addr().port();
+    let endpoint = stream.hello.node.clone().unwrap().endpoint;
+    assert_eq!(endpoint, format!("http://10.1.2.3:{port}"));
+}
 
 #[tokio::test]
 async fn an_update_is_applied_and_acknowledged() {

@@ -156,7 +156,7 @@ async fn policies_that_were_quick_and_are_no_more_leave_others_their_threads() {
     const THREADS: usize = 2;
     let slow = ["one", "two", "three"].map(|name| {
         let mut slow = Revision::new(name, 1, &guests::loop_later());
-        slow.timeout_ms = 3_000;
+        slow.timeout_ms = 6_000;
         slow
     });
     let fast = Revision::new("fast", 1, &guests::accept());

@@ -206,8 +206,8 @@ impl Policy {
     }
 
     /// As [`Policy::evaluate`], on a thread that has other work to do. If the policy takes longer than some
-    /// milliseconds or is about to sleep, `long` is called, once, on the same thread: to have somebody else do
-    /// that work. Host calls to the outside do not call it: policies that make them need threads of their own.
+    /// milliseconds or is about to sleep, `long` is called, up to three times, on the same thread: to have
+    /// somebody else do that work. Host calls to the outside do not call it: policies that make them need threads of their own.
     pub fn evaluate_among_others(
         &self,
         review: &Review<'_>,

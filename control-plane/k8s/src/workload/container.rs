@@ -116,9 +116,10 @@ fn environment(server: &ParsedServer, options: &Options) -> Vec<EnvVar> {
     let any = |port: i32| format!("0.0.0.0:{port}");
     let mut all = vec![
         given("ASSENT_DISCOVERY", options.discovery.clone()),
-        pod_name("ASSENT_ID"),
+        of_the_pod("ASSENT_ID", "metadata.name"),
         given("ASSENT_POLICY_SERVER", server.name.clone()),
         given("ASSENT_LISTEN", any(EVALUATOR_PORT)),
+        of_the_pod("ASSENT_ADVERTISE", "status.podIP"),
         given("ASSENT_ADMIN_LISTEN", any(EVALUATOR_ADMIN_PORT)),
         given("ASSENT_STATE", STATE_DIR.to_owned()),
         given("ASSENT_CA", format!("{CA_DIR}/{CA_KEY}")),
@@ -130,14 +131,14 @@ fn environment(server: &ParsedServer, options: &Options) -> Vec<EnvVar> {
     all
 }
 
-fn pod_name(name: &str) -> EnvVar {
+fn of_the_pod(name: &str, field: &str) -> EnvVar {
     EnvVar {
         name: name.to_owned(),
         value: None,
         value_from: Some(EnvVarSource {
             field_ref: Some(ObjectFieldSelector {
                 api_version: Some("v1".to_owned()),
-                field_path: "metadata.name".to_owned(),
+                field_path: field.to_owned(),
             }),
             ..EnvVarSource::default()
         }),

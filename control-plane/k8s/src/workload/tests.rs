@@ -122,7 +122,7 @@ fn objects_of_a_plain_server() {
             "template": {
               "metadata": {
                 "annotations": {
-                  "policies.assent.dev/evaluator-hash": "f3004dd0f1d1b81c74a36f6d77aeab21"
+                  "policies.assent.dev/evaluator-hash": "fffb39ee6b2ba7a0a88743642fce6311"
                 },
                 "labels": {
                   "app.kubernetes.io/component": "policy-server",
@@ -387,7 +387,7 @@ fn objects_of_a_server_with_everything() {
               "metadata": {
                 "annotations": {
                   "note": "mine",
-                  "policies.assent.dev/evaluator-hash": "8bb98f08c0a8fff3decc801fdfaaf9ff"
+                  "policies.assent.dev/evaluator-hash": "b3d05f6705738ecd3fbb9b8e86548b0f"
                 },
                 "labels": {
                   "app.kubernetes.io/component": "policy-server",

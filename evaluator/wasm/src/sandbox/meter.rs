@@ -13,6 +13,9 @@ const LAST_WORDS: usize = 1024;
 /// Somebody who wants to know, on the thread of the evaluation, that it takes longer than some milliseconds.
 pub(crate) type OnLong = fn();
 
+/// Tick by tick: who is told may need more than one try at what it does then.
+const TELL: u8 = 3;
+
 /// Far beyond any webhook's time, and safe to add to a clock.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -20,8 +23,9 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub(crate) struct Meter {
     pub(super) deadline: Instant,
     pub(crate) limits: Limits,
-    /// To be told once if it takes long.
+    /// To be told if it takes long, so many times.
     long: Option<OnLong>,
+    tell: u8,
     /// Memory that the guest does not know of, so that it does not count.
     pub(crate) unseen_bytes: usize,
     calls_left: u32,
@@ -45,6 +49,7 @@ impl Meter {
             deadline: now + limits.timeout.min(LONGEST),
             limits: *limits,
             long: None,
+            tell: TELL,
             unseen_bytes: 0,
             calls_left: HOST_CALLS,
             bytes_left: HOST_CALL_BYTES,
@@ -60,9 +65,10 @@ impl Meter {
         self.long = long;
     }
 
-    /// Tells who wants to know that this takes long; once is enough.
+    /// Tells who wants to know that this takes long.
     pub(crate) fn takes_long(&mut self) {
-        if let Some(long) = self.long.take() {
+        if let Some(long) = self.long.filter(|_| self.tell > 0) {
+            self.tell -= 1;
             long();
         }
     }

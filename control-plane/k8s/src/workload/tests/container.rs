@@ -36,6 +36,15 @@ fn the_container_of_a_plain_server() {
                 "value": "0.0.0.0:8443"
               },
               {
+                "name": "ASSENT_ADVERTISE",
+                "valueFrom": {
+                  "fieldRef": {
+                    "apiVersion": "v1",
+                    "fieldPath": "status.podIP"
+                  }
+                }
+              },
+              {
                 "name": "ASSENT_ADMIN_LISTEN",
                 "value": "0.0.0.0:8081"
               },
@@ -201,6 +210,7 @@ fn our_environment_wins_and_goes_first() {
         ASSENT_ID
         ASSENT_POLICY_SERVER
         ASSENT_LISTEN
+        ASSENT_ADVERTISE
         ASSENT_ADMIN_LISTEN
         ASSENT_STATE
         ASSENT_CA
