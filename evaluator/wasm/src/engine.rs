@@ -212,7 +212,7 @@ impl Engine {
             .map_err(|error| compile_error(&error))?;
         let wasm = match inspection.abi {
             Some(Abi::Opa | Abi::Gatekeeper) => {
-                crate::opa::own_memory(wasm).map_err(InspectError::Malformed)?
+                crate::opa::own_memory(wasm).map_err(|error| Error::Compile(error.to_string()))?
             }
             _ => Cow::Borrowed(wasm),
         };

@@ -16,15 +16,16 @@ use wasm_encoder::{
 use wasmparser::{BinaryReaderError, Operator, Parser, Payload, TypeRef};
 use wasmtime::{Extern, Instance, ModuleExport, Store, Val};
 
-use crate::{limits::Limits, sandbox::Guest};
+use crate::{
+    limits::{Limits, PAGE_BYTES},
+    sandbox::Guest,
+};
 
 /// Pages that the guest does not know of.
 pub(crate) const PAGES: u32 = 32;
 
 /// The global that tells up to which page the guest may grow by counting.
 pub(crate) const CAP: &str = "assent:memory-cap";
-
-const PAGE: u64 = 65_536;
 
 /// All pages that 32 bits address.
 const MOST: i32 = 65_536;
@@ -82,11 +83,11 @@ impl Headroom {
             };
         };
         let pages = module.resources_required().max_initial_memory_size;
-        let allowed = limits.memory_bytes / PAGE;
+        let allowed = limits.memory_bytes / PAGE_BYTES;
         let within = allowed < pages.unwrap_or_default();
         let allowed = i32::try_from(allowed).unwrap_or(i32::MAX);
         Self {
-            bytes: PAGES as usize * PAGE as usize,
+            bytes: PAGES as usize * PAGE_BYTES as usize,
             cap: within.then_some((cap, allowed)),
         }
     }

@@ -49,8 +49,8 @@ fn check_same(fields: &str, pages: u64, steps: &[u32]) {
     let plain = module(fields);
     let roomy = give(&plain).unwrap();
     let (plain, roomy) = (
-        run(&plain, pages * PAGE, steps),
-        run(&roomy, pages * PAGE, steps),
+        run(&plain, pages * PAGE_BYTES, steps),
+        run(&roomy, pages * PAGE_BYTES, steps),
     );
     match (plain, roomy) {
         (Ok(plain), Ok(roomy)) => assert_eq!(roomy, plain, "{fields} {pages} {steps:?}"),
@@ -87,25 +87,41 @@ fn guests_see_what_they_saw_before() {
     }
 }
 
-#[test]
-fn growth_within_the_room_leaves_the_memory_alone() {
-    let wasm = give(&module(r#"(memory (export "memory") 2)"#)).unwrap();
+/// A guest with room in a store without limits.
+fn start(fields: &str) -> (Store<()>, Instance) {
     let engine = wasmtime::Engine::default();
+    let wasm = give(&module(fields)).unwrap();
     let module = wasmtime::Module::new(&engine, &wasm).unwrap();
     let mut store = Store::new(&engine, ());
-    let instance = Linker::new(&engine)
-        .instantiate(&mut store, &module)
-        .unwrap();
+    let instance = Linker::new(&engine).instantiate(&mut store, &module);
+    (store, instance.unwrap())
+}
+
+#[test]
+fn growth_within_the_room_leaves_the_memory_alone() {
+    let (mut store, instance) = start(r#"(memory (export "memory") 2)"#);
     let memory = instance.get_memory(&mut store, "memory").unwrap();
-    let grow = instance
-        .get_typed_func::<u32, i32>(&mut store, "grow")
-        .unwrap();
+    let grow = instance.get_typed_func::<u32, i32>(&mut store, "grow");
+    let grow = grow.unwrap();
     let pages = 2 + u64::from(PAGES);
     assert_eq!(memory.size(&store), pages);
     assert_eq!(grow.call(&mut store, PAGES).unwrap(), 2);
     assert_eq!(memory.size(&store), pages);
     assert_eq!(grow.call(&mut store, 1).unwrap(), 34);
     assert_eq!(memory.size(&store), pages + 1);
+}
+
+#[test]
+fn an_access_beyond_the_memory_ends_in_the_room_or_traps() {
+    let peek = r#"(func (export "peek") (param i32) (result i32) (i32.load (local.get 0)))"#;
+    let (mut store, instance) = start(&format!("(memory 2) {peek}"));
+    let peek = instance.get_typed_func::<u32, i32>(&mut store, "peek");
+    let peek = peek.unwrap();
+    let page = u32::try_from(PAGE_BYTES).unwrap();
+    assert_eq!(peek.call(&mut store, 2 * page).unwrap(), 0);
+    let error = peek.call(&mut store, (2 + PAGES) * page).unwrap_err();
+    let trap = error.downcast_ref::<wasmtime::Trap>();
+    assert_eq!(trap, Some(&wasmtime::Trap::MemoryOutOfBounds));
 }
 
 #[test]

@@ -4,30 +4,37 @@
 //! mapped for every evaluation and filled with the module's data segments. As a memory of the module it is
 //! a pooled slot with a copy-on-write image: an instance costs microseconds instead.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, convert::Infallible};
 
-use wasmparser::{BinaryReaderError, Imports, MemoryType, Operator, Parser, Payload, TypeRef};
+use wasm_encoder::{
+    ImportSection, MemorySection, RawSection,
+    reencode::{self, Reencode as _, RoundtripReencoder},
+};
+use wasmparser::{Imports, MemoryType, Operator, Parser, Payload, TypeRef};
+
+use crate::limits::PAGE_BYTES;
 
 const IMPORT: u8 = 2;
 const MEMORY: u8 = 5;
-const PAGE: u64 = 65_536;
 
 /// OPA's own hosts start with this many pages; less only means growing at once.
 const MIN_PAGES: u64 = 5;
 
+type Error = reencode::Error<Infallible>;
+
 /// What a pass over the module finds.
 #[derive(Default)]
 struct Plan<'a> {
-    /// Number and bytes of the imports that stay.
-    imports: (u32, Vec<u8>),
+    /// Those that stay.
+    imports: ImportSection,
     memory: Option<MemoryType>,
     /// First page that no data segment touches.
     data_pages: u64,
-    sections: Vec<(u8, &'a [u8])>,
+    sections: Vec<RawSection<'a>>,
 }
 
 /// The module with a memory of its own, or the module itself where nothing need be done.
-pub(crate) fn own_memory(wasm: &[u8]) -> Result<Cow<'_, [u8]>, BinaryReaderError> {
+pub(crate) fn own_memory(wasm: &[u8]) -> Result<Cow<'_, [u8]>, Error> {
     let plan = Plan::read(wasm)?;
     Ok(match plan.memory {
         Some(memory) => Cow::Owned(plan.write(&memory)),
@@ -38,18 +45,18 @@ pub(crate) fn own_memory(wasm: &[u8]) -> Result<Cow<'_, [u8]>, BinaryReaderError
 // === impl Plan ===
 
 impl<'a> Plan<'a> {
-    fn read(wasm: &'a [u8]) -> Result<Self, BinaryReaderError> {
+    fn read(wasm: &'a [u8]) -> Result<Self, Error> {
         let mut plan = Self::default();
         for payload in Parser::new(0).parse_all(wasm) {
             let payload = payload?;
             // The code section of a truncated module claims more than there is; its end is an error later on.
             if let Some((id, range)) = payload.as_section()
-                && let Some(content) = wasm.get(range)
+                && let Some(data) = wasm.get(range)
             {
-                plan.sections.push((id, content));
+                plan.sections.push(RawSection { id, data });
             }
             match payload {
-                Payload::ImportSection(reader) => plan.read_imports(wasm, reader)?,
+                Payload::ImportSection(reader) => plan.read_imports(reader)?,
                 Payload::DataSection(reader) => plan.read_data(reader)?,
                 _ => {}
             }
@@ -57,84 +64,66 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    fn read_imports(
-        &mut self,
-        wasm: &[u8],
-        reader: wasmparser::ImportSectionReader<'a>,
-    ) -> Result<(), BinaryReaderError> {
-        let end = reader.range().end;
-        let entries = reader
-            .into_iter_with_offsets()
-            .collect::<Result<Vec<_>, _>>()?;
-        let ends = entries
-            .iter()
-            .skip(1)
-            .map(|(offset, _)| *offset)
-            .chain([end])
-            .collect::<Vec<_>>();
-        for ((start, import), end) in entries.iter().zip(ends) {
-            match import {
-                Imports::Single(_, import) if import.module == "env" && import.name == "memory" => {
-                    if let TypeRef::Memory(memory) = import.ty {
-                        self.memory = Some(memory);
-                        continue;
-                    }
-                }
-                _ => {}
+    fn read_imports(&mut self, reader: wasmparser::ImportSectionReader<'a>) -> Result<(), Error> {
+        for imports in reader {
+            let imports = imports?;
+            if let Imports::Single(_, import) = &imports
+                && (import.module, import.name) == ("env", "memory")
+                && let TypeRef::Memory(memory) = import.ty
+            {
+                self.memory = Some(memory);
+                continue;
             }
-            self.imports.0 += 1;
-            self.imports.1.extend_from_slice(&wasm[*start..end]);
+            RoundtripReencoder.parse_imports(&mut self.imports, imports)?;
         }
         Ok(())
     }
 
     /// Segments must fit the memory before any code can grow it.
-    fn read_data(
-        &mut self,
-        reader: wasmparser::DataSectionReader<'a>,
-    ) -> Result<(), BinaryReaderError> {
+    fn read_data(&mut self, reader: wasmparser::DataSectionReader<'a>) -> Result<(), Error> {
         for segment in reader {
             let segment = segment?;
             if let wasmparser::DataKind::Active { offset_expr, .. } = segment.kind
                 && let Operator::I32Const { value } = offset_expr.get_operators_reader().read()?
             {
                 let end = u64::from(value.cast_unsigned()) + segment.data.len() as u64;
-                self.data_pages = self.data_pages.max(end.div_ceil(PAGE));
+                self.data_pages = self.data_pages.max(end.div_ceil(PAGE_BYTES));
             }
         }
         Ok(())
     }
 
     fn write(&self, memory: &MemoryType) -> Vec<u8> {
-        let mut wasm = b"\0asm\x01\0\0\0".to_vec();
+        let mut module = wasm_encoder::Module::new();
         let mut pending = Some(self.memory_section(memory));
-        for (id, content) in &self.sections {
-            if follows_memory(*id)
-                && let Some(section) = pending.take()
+        for section in &self.sections {
+            if follows_memory(section.id)
+                && let Some(memory) = pending.take()
             {
-                push_section(&mut wasm, MEMORY, &section);
+                module.section(&memory);
             }
-            if *id == IMPORT {
-                let mut content = leb(u64::from(self.imports.0));
-                content.extend_from_slice(&self.imports.1);
-                push_section(&mut wasm, IMPORT, &content);
+            if section.id == IMPORT {
+                module.section(&self.imports);
             } else {
-                push_section(&mut wasm, *id, content);
+                module.section(section);
             }
         }
-        if let Some(section) = pending {
-            push_section(&mut wasm, MEMORY, &section);
+        if let Some(memory) = pending {
+            module.section(&memory);
         }
-        wasm
+        module.finish()
     }
 
-    fn memory_section(&self, memory: &MemoryType) -> Vec<u8> {
+    fn memory_section(&self, memory: &MemoryType) -> MemorySection {
         let minimum = memory.initial.max(MIN_PAGES).max(self.data_pages);
-        let mut section = vec![1, u8::from(memory.maximum.is_some())];
-        section.extend(leb(minimum));
-        if let Some(maximum) = memory.maximum {
-            section.extend(leb(maximum.max(minimum)));
-        }
+        let mut section = MemorySection::new();
+        section.memory(wasm_encoder::MemoryType {
+            minimum,
+            maximum: memory.maximum.map(|maximum| maximum.max(minimum)),
+            memory64: memory.memory64,
+            shared: memory.shared,
+            page_size_log2: memory.page_size_log2,
+        });
         section
     }
 }
@@ -143,25 +132,6 @@ impl<'a> Plan<'a> {
 fn follows_memory(id: u8) -> bool {
     // Tags (13) and globals come after memories; data counts (12) come later still.
     id > MEMORY
-}
-
-fn push_section(wasm: &mut Vec<u8>, id: u8, content: &[u8]) {
-    wasm.push(id);
-    wasm.extend(leb(content.len() as u64));
-    wasm.extend_from_slice(content);
-}
-
-fn leb(mut value: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    loop {
-        let low = value.to_le_bytes()[0] & 0x7f;
-        value >>= 7;
-        if value == 0 {
-            bytes.push(low);
-            return bytes;
-        }
-        bytes.push(low | 0x80);
-    }
 }
 
 #[cfg(test)]
@@ -227,12 +197,5 @@ mod tests {
         let cuts = (9..wasm.len()).filter(|length| own_memory(&wasm[..*length]).is_ok());
         // Between two sections it is a smaller module.
         assert!(cuts.count() <= 4);
-    }
-
-    #[test]
-    fn large_numbers_are_encoded() {
-        assert_eq!(leb(0), [0]);
-        assert_eq!(leb(127), [0x7f]);
-        assert_eq!(leb(624_485), [0xe5, 0x8e, 0x26]);
     }
 }
