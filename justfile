@@ -1,5 +1,5 @@
-# Recipes for people and for continuous integration, which runs `just ci` and nothing else.
-# On a machine without anything installed: ./scripts/test
+# Recipes for developers and for continuous integration, which runs `just ci`.
+# On a machine with nothing installed, use ./scripts/test
 
 export ASSENT_CACHE := env('ASSENT_CACHE', home_directory() / '.cache/assent')
 export CARGO_TARGET_DIR := env('CARGO_TARGET_DIR', ASSENT_CACHE / 'target')
@@ -11,7 +11,7 @@ set shell := ['bash', '-euo', 'pipefail', '-c']
 default:
     @just --list --unsorted
 
-# several clones may share the target directory
+# several clones can share the target directory
 [private]
 freshen:
     @scripts/freshen
@@ -29,13 +29,13 @@ fmt-check:
     cargo fmt --all -- --check
     cargo fmt --manifest-path policies/Cargo.toml --all -- --check
 
-# lints; shares its dependencies with `doc`
+# lints; shares the built dependencies with `doc`
 clippy: freshen
     cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
     cargo clippy --quiet --locked --workspace --test cluster -- -D warnings
     cargo clippy --quiet --locked --manifest-path policies/Cargo.toml --target-dir "$ASSENT_CACHE/policies-target" --target wasm32-wasip1 -- -D warnings
 
-# documentation, with every broken link an error
+# documentation; every broken link is an error
 doc: freshen
     RUSTDOCFLAGS='-D warnings' cargo doc --quiet --locked --workspace --no-deps
 
@@ -44,11 +44,11 @@ deny:
     "$(scripts/tools cargo-deny)" --log-level warn --locked --workspace check bans licenses sources
     "$(scripts/tools cargo-deny)" --log-level warn --locked --manifest-path policies/Cargo.toml --config deny.toml check --allow license-not-encountered bans licenses sources
 
-# example policies: committed modules equal a rebuild, and OPA agrees with the Rego cases
+# example policies: a rebuild equals the committed modules, and OPA agrees with the Rego cases
 policies-check:
     policies/check
 
-# the chart: lint, many sets of values, permissions, alert rules; and how images are packed
+# the chart: lint, many sets of values, permissions, alert rules; and the packing of images
 chart-check:
     charts/check
     python3 -B images/test_pack.py
@@ -59,15 +59,15 @@ images profile='release': freshen
 
 # all tests, or those whose name contains the filter
 test *filter: freshen
-    # Tests of real processes start the programs that are in the target directory, and mostly wait for them: twice as
-    # many at a time as there are cores.
+    # Tests of real processes start the programs in the target directory and mostly wait for them: hence twice as many
+    # tests in parallel as there are cores.
     cargo build --quiet --locked --workspace --bins
     eval "$(scripts/tools --env grpcurl helm opa promtool prometheus registry etcd kube-apiserver kube-controller-manager kubectl)" && RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) * 2))}" cargo test --quiet --locked --workspace -- {{ filter }}
 
-# tests on a real Kubernetes with nodes: root is needed
+# tests on a real Kubernetes cluster with nodes; needs root
 test-cluster *filter: freshen
     images/build dev
-    # One after the other: they install Assent in one cluster, and what one does to a node it does to all.
+    # One at a time: they share one cluster, and a fault of a node affects all of them.
     eval "$(scripts/tools --env grpcurl helm just kubectl prometheus promtool)" && cargo test --quiet --locked --workspace --test cluster -- --test-threads=1 {{ filter }}
 
 # a real Kubernetes on this machine: up [NODES], down, status, kubectl …, load IMAGE.tar
@@ -79,6 +79,6 @@ cluster *arguments:
 demo:
     scripts/demo
 
-# benchmarks: an idle machine, please
+# benchmarks; run them on an idle machine
 bench *arguments: freshen
     cargo run --release --locked --package assent-bench -- {{ arguments }}

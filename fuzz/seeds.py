@@ -110,6 +110,7 @@ def modules():
     put("metadata", "valid-empty", "{}")
     put("metadata", "valid-nulls", '{"rules":null,"annotations":null,"mutating":null,"policyType":null}')
     put("metadata", "future-protocol", '{"protocolVersion":"v2"}')
+    put("metadata", "valid-unknown-protocol", '{"protocolVersion":"Unknown","executionMode":"opa"}')
     put("metadata", "unknown-mode", '{"executionMode":"magic"}')
 
     head = b"\0asm\x01\0\0\0"

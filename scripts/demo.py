@@ -1,4 +1,4 @@
-"""The story that scripts/demo tells. usage: demo.py ASSENT"""
+"""The demonstration of scripts/demo. usage: demo.py ASSENT"""
 
 import json
 import pathlib
@@ -23,7 +23,7 @@ def say(text):
 
 
 def free_ports(count):
-    """Ports that nobody listens on; held together, so that no two are the same."""
+    """Unused ports. All sockets are open at the same time, so that no two are equal."""
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [probe.getsockname()[1] for probe in probes]
     for probe in probes:
@@ -52,7 +52,7 @@ class Demo:
         self.follower.start()
 
     def follow(self):
-        """Shows what `assent up` says: a line for each change of a policy."""
+        """Shows the output of `assent up`: a line for each change of a policy."""
         for line in self.process.stdout:
             say(f"      {line.rstrip()}")
 
@@ -67,12 +67,12 @@ class Demo:
             self.fail(f"assent ended with exit status {status}")
 
     def fail(self, message):
-        say(f"\nThe demo failed: {message}\nWhat assent logged:")
+        say(f"\nThe demo failed: {message}\nLog of assent:")
         say(self.log.read_text(errors="replace")[-4000:])
         sys.exit(1)
 
     def apply(self, exempt_images):
-        # Renamed into place: a watcher never sees half a file.
+        # Renamed into place, so that a watcher never sees a partial file.
         scratch = self.policies / ".manifest"
         scratch.write_text(manifest(exempt_images))
         scratch.rename(self.policies / "no-privileged.yaml")
@@ -99,7 +99,7 @@ class Demo:
             except OSError:
                 pass  # Not listening yet.
             if policy is not None and holds(policy):
-                # Let its line be shown before the story goes on.
+                # Lets the output of assent appear before the next step.
                 time.sleep(0.3)
                 return policy
             time.sleep(0.1)
@@ -127,12 +127,12 @@ class Demo:
 
         status = self.wait(f"generation {generation} to be enforced", holds)["status"]
         applied, desired = status["rollout"]["applied"], status["rollout"]["desired"]
-        say(f"   generation {generation} was acknowledged by {applied} of {desired} evaluators and answers now")
+        say(f"   generation {generation} was acknowledged by {applied} of {desired} evaluators and is active")
         if (applied, desired) != (REPLICAS, REPLICAS):
             self.fail(f"{REPLICAS} evaluators should serve it: {json.dumps(status)}")
 
     def refused(self, active):
-        """Waits until an edit is refused while the generation `active` goes on."""
+        """Waits until an edit is refused while the generation `active` stays active."""
         def holds(policy):
             return condition(policy, "Accepted").get("status") == "False"
 
@@ -140,8 +140,8 @@ class Demo:
         say(f"   refused: {condition(policy, 'Accepted').get('message')}")
         status = policy["status"]
         if status.get("active", {}).get("generation") != active or condition(policy, "Ready").get("status") != "True":
-            self.fail(f"generation {active} should go on: {json.dumps(status)}")
-        say(f"   generation {active} goes on answering")
+            self.fail(f"generation {active} should stay active: {json.dumps(status)}")
+        say(f"   generation {active} stays active")
 
 
 def condition(policy, name):
@@ -166,7 +166,7 @@ spec:
 """
 
 
-def tell(demo):
+def play(demo):
     shutil.copy(POLICY / "policy.wasm", demo.policies / "policy.wasm")
     say(f"1. A control plane, {REPLICAS} evaluators and the policy no-privileged.")
     demo.apply([])
@@ -175,13 +175,13 @@ def tell(demo):
     demo.admit("pod-plain", allowed=True)
     demo.admit("pod-privileged", allowed=False)
 
-    say("\n2. The manifest is edited: images of busybox may run privileged. Nothing restarts.")
+    say("\n2. The manifest is edited: busybox images may run privileged. Nothing restarts.")
     demo.apply(["busybox:*"])
     demo.enforced(2)
     demo.admit("pod-privileged", allowed=True)
     demo.admit("deployment-privileged", allowed=False)
 
-    say("\n3. A mistake: every image exempt. The policy itself refuses these settings.")
+    say("\n3. A mistake: every image is exempt. The policy itself rejects these settings.")
     demo.apply(["*"])
     demo.refused(active=2)
     demo.admit("pod-privileged", allowed=True)
@@ -192,13 +192,13 @@ def main(assent):
     with tempfile.TemporaryDirectory(prefix="assent-demo-") as directory:
         demo = Demo(assent, pathlib.Path(directory))
         try:
-            tell(demo)
+            play(demo)
             demo.stop()
         finally:
             if demo.process is not None and demo.process.poll() is None:
                 demo.process.kill()
                 demo.process.wait()
-    say("\nDone: a policy was enforced, changed without a restart, and kept safe from a bad edit.")
+    say("\nDone: a policy was enforced, changed without a restart, and protected from a bad edit.")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ use std::{
 
 use assent_core::{
     Millis, Route, RouteState, Snapshot,
-    fleet::{Counting, Fleet, Node},
-    session::{Report, Taken},
+    fleet::{CountedReplicas, Fleet, Node},
+    session::{AppliedSnapshot, Report},
 };
 use clap::Args as ClapArgs;
 
@@ -63,7 +63,7 @@ pub(crate) fn fold(replicas: usize, policies: usize, runs: &mut Runs) -> anyhow:
     let routes: Vec<_> = routes.collect();
     let old = Arc::new(Snapshot::empty());
     let new = Arc::new(Snapshot::new(policies.iter().cloned(), routes));
-    let mut fleet = Fleet::new(Counting::Everyone, Duration::from_secs(60));
+    let mut fleet = Fleet::new(CountedReplicas::All, Duration::from_secs(60));
     for n in 0..replicas {
         let node = Node {
             id: format!("replica-{n}"),
@@ -109,7 +109,7 @@ pub(crate) fn fold(replicas: usize, policies: usize, runs: &mut Runs) -> anyhow:
 
 fn report_of(snapshot: &Arc<Snapshot>) -> Report {
     Report {
-        taken: Some(Taken {
+        applied: Some(AppliedSnapshot {
             snapshot: snapshot.clone(),
             rejected: Vec::new(),
         }),

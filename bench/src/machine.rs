@@ -36,6 +36,15 @@ pub(crate) fn cpu(pid: u32) -> anyhow::Result<Duration> {
     ))
 }
 
+/// Processor time that this thread has used, in nanoseconds of the scheduler's clock. The
+/// kernel brings it up to date every few milliseconds: measure longer than that.
+pub(crate) fn thread_cpu() -> anyhow::Result<Duration> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").context("failed to read /proc")?;
+    let nanos = text.split_whitespace().next().and_then(|n| n.parse().ok());
+    let nanos = nanos.context("failed to read the thread's times")?;
+    Ok(Duration::from_nanos(nanos))
+}
+
 /// Memory of a process in bytes: what it has now and what it had at most.
 pub(crate) fn memory(pid: u32) -> anyhow::Result<(u64, u64)> {
     let status =

@@ -1,5 +1,6 @@
 //! Benchmarks of Assent: each is one command, prints a table and writes JSON beside it.
 
+mod control;
 mod discovery;
 #[cfg(feature = "evaluator")]
 mod evaluator;
@@ -26,6 +27,8 @@ struct Program {
 enum Command {
     /// Streams: publish to last acknowledgement, memory, reconnects, bursts, bad clients, modules
     Discovery(discovery::Args),
+    /// Decisions of the control plane with many policies and replicas, in memory
+    Control(control::Args),
     /// Folding the answers of ten thousand replicas over a thousand policies, in memory
     Fold(fleet::Args),
     /// Reviews over HTTPS per ABI, many policies loaded, swaps under load
@@ -47,6 +50,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Program::parse().command {
         Command::Discovery(args) => discovery::run(args),
+        Command::Control(args) => control::run(&args),
         Command::Fold(args) => fleet::run(&args),
         #[cfg(feature = "evaluator")]
         Command::Evaluator(args) => evaluator::run(args),

@@ -12,15 +12,15 @@ use anyhow::Context as _;
 use assent_core::{
     Digest, Millis, Mode, Policy, PolicyKey, Route, RouteState, Snapshot, Version,
     coalesce::Coalescer,
-    fleet::{Counting, Fleet},
+    fleet::{CountedReplicas, Fleet},
     policy::{Content, Limits},
 };
 use assent_grpc::{
-    ControlPlane, Discovery, Hub, Notice, Options, Services,
+    ControlPlane, Discovery, Hub, Options, Services, StreamEvent,
     auth::Open,
+    events::{self, BATCH},
     hub,
     modules::Modules,
-    notice::{self, BATCH},
     serve,
 };
 use clap::Args as ClapArgs;
@@ -110,7 +110,7 @@ pub(crate) struct Acks {
 /// Serves until standard input ends.
 #[tokio::main]
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let (notices, incoming) = mpsc::channel(16_384);
+    let (events, incoming) = mpsc::channel(16_384);
     let config = hub::Config {
         // Nothing may end by itself while it is measured.
         max_stream_age: Duration::from_secs(86_400),
@@ -120,7 +120,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         id: "bench".into(),
         ..ControlPlane::default()
     };
-    let hub = Hub::new(config, control_plane, notices);
+    let hub = Hub::new(config, control_plane, events);
     hub.add_server(SERVER);
     let mut desk = Desk::new(hub.clone(), args.policies);
     desk.publish();
@@ -243,37 +243,37 @@ impl Desk {
 impl Acks {
     pub(crate) fn new() -> Self {
         Self {
-            fleet: Mutex::new(Fleet::new(Counting::Everyone, Duration::ZERO)),
+            fleet: Mutex::new(Fleet::new(CountedReplicas::All, Duration::ZERO)),
             folded: watch::Sender::new(0),
             start: Instant::now(),
         }
     }
 
     /// Folds what streams say, as a control plane does.
-    pub(crate) async fn fold(self: Arc<Self>, mut incoming: mpsc::Receiver<Notice>) {
+    pub(crate) async fn fold(self: Arc<Self>, mut incoming: mpsc::Receiver<StreamEvent>) {
         let mut batch = Vec::with_capacity(BATCH);
         while incoming.recv_many(&mut batch, BATCH).await > 0 {
-            notice::gather(&mut incoming, &mut batch).await;
+            events::gather(&mut incoming, &mut batch).await;
             let now = Millis::default() + self.start.elapsed();
             let mut fleet = self.fleet.lock().unwrap_or_else(PoisonError::into_inner);
-            for notice in batch.drain(..) {
-                match notice {
-                    Notice::Opened {
+            for event in batch.drain(..) {
+                match event {
+                    StreamEvent::Opened {
                         node,
                         identity,
                         stream,
                         ..
                     } => fleet.opened(now, node, identity, stream),
-                    Notice::Reported {
+                    StreamEvent::Reported {
                         replica,
                         stream,
                         report,
                         ..
                     } => fleet.reported(now, &replica, stream, report),
-                    Notice::Closed {
+                    StreamEvent::Closed {
                         replica, stream, ..
                     } => fleet.closed(now, &replica, stream),
-                    Notice::Heard { .. } | Notice::RetiredRequests { .. } => {}
+                    StreamEvent::Heartbeat { .. } | StreamEvent::RetiredRequests { .. } => {}
                 }
             }
             fleet.tick(now);

@@ -1,16 +1,16 @@
-//! Times as people and as scripts read them.
+//! Times, as ages for people and as RFC 3339 for scripts.
 
 use jiff::Timestamp;
 
-/// A time as RFC 3339; none where there is none, or one that no calendar has.
+/// A time as RFC 3339; none if it is absent or out of range.
 pub(crate) fn rfc3339(time: Option<&prost_types::Timestamp>) -> Option<String> {
     time.and_then(read).map(|time| time.to_string())
 }
 
-/// How long ago it was: `45s`, `12m`, `3h05m`, `9d`.
+/// The age of a time: `45s`, `12m`, `3h05m`, `9d`.
 pub(crate) fn since(time: Option<&prost_types::Timestamp>, now: Timestamp) -> String {
     match time.and_then(read) {
-        Some(time) => in_words(now.as_second() - time.as_second()),
+        Some(time) => age(now.as_second() - time.as_second()),
         None => String::new(),
     }
 }
@@ -19,7 +19,7 @@ fn read(time: &prost_types::Timestamp) -> Option<Timestamp> {
     Timestamp::new(time.seconds, time.nanos).ok()
 }
 
-fn in_words(seconds: i64) -> String {
+fn age(seconds: i64) -> String {
     match seconds.max(0) {
         s @ 0..120 => format!("{s}s"),
         s @ 120..7_200 => format!("{}m", s / 60),
@@ -42,12 +42,12 @@ mod tests {
             (7_500, "2h05m"),
             (172_800, "2d"),
         ] {
-            assert_eq!(in_words(seconds), expect);
+            assert_eq!(age(seconds), expect);
         }
     }
 
     #[test]
-    fn times_are_written_as_scripts_expect() {
+    fn times_are_written_as_rfc3339() {
         let time = |seconds, nanos| prost_types::Timestamp { seconds, nanos };
         assert_eq!(
             rfc3339(Some(&time(1, 0))).as_deref(),

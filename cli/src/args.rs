@@ -1,4 +1,4 @@
-//! The command line as a whole.
+//! The top level of the command line.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{exit::Exit, inspect, logs::LogArgs, out, replicas, rollout, run, status, up};
 
-/// Admission policies for Kubernetes: try them, run them, see where they are enforced.
+/// Admission policies for Kubernetes: evaluate them, run them, and see where they are enforced.
 #[derive(Debug, Parser)]
 #[command(name = "assent", version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -25,41 +25,41 @@ enum Command {
     Status(status::Args),
     Replicas(replicas::Args),
     Rollout(rollout::Args),
-    /// Vets one module given on standard input; `assent` runs this itself
+    /// Vets one module from standard input; started by `assent` itself
     #[command(hide = true)]
     Vet,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  assent up --policies ./policies          run policies of a directory on this machine
+  assent up --policies ./policies          run the policies of a directory on this machine
   assent run policy.wasm --request pod.json
-                                           ask one policy about one request
-  assent inspect policy.wasm               see what a module is and whether it would load
-  assent status                            see which policies are enforced, and where
+                                           evaluate one request with one policy
+  assent inspect policy.wasm               show what a module is and whether it would load
+  assent status                            show which policies are enforced
   assent rollout status no-privileged      wait until the newest generation is enforced
-  assent rollout undo no-privileged        go back to the revision before
+  assent rollout undo no-privileged        roll back to the previous revision
 
-Exit codes: 0 = it holds, 1 = it does not (denied, not enforced), 2 = it could not be asked.";
+Exit codes: 0 = yes (allowed, enforced), 1 = no (denied, not enforced), 2 = error.";
 
 // === impl Cli ===
 
 impl Cli {
-    /// Does what was asked and says how it went.
+    /// Runs the command and reports errors on standard error.
     pub(crate) fn run(self) -> ExitCode {
         let Self { command, logs } = self;
-        // A vetting child confines itself first: nothing may be set up before.
+        // A vetting child restricts itself first: nothing may be set up before that.
         if matches!(command, Command::Vet) {
             return assent_modules::vet::child_main();
         }
-        // Named here, so that no dependency chooses one; a second installation is no error.
+        // Chosen here, so that no dependency chooses one. If a provider is already installed, it stays.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let failure = command.failure();
+        let error_exit = command.error_exit();
         match command.run(&logs) {
             Ok(exit) => exit.into(),
             Err(error) => {
-                out::complain(&error);
-                failure.into()
+                out::error(&error);
+                error_exit.into()
             }
         }
     }
@@ -68,8 +68,8 @@ impl Cli {
 // === impl Command ===
 
 impl Command {
-    /// What an error means: nothing was asked of `up`, it just did not start.
-    fn failure(&self) -> Exit {
+    /// The exit code for an error. `up` answers no question, so its failure to start is a plain 1.
+    fn error_exit(&self) -> Exit {
         match self {
             Self::Up(_) => Exit::No,
             _ => Exit::Unknown,
@@ -97,7 +97,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         super::Cli::command().debug_assert();
     }
 }

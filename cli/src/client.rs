@@ -1,4 +1,4 @@
-//! Talking to a running control plane.
+//! A client of a running control plane.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -16,7 +16,7 @@ use tonic::{
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
 };
 
-/// Which control plane to ask, and as whom.
+/// Which control plane to query, and with which credentials.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ServerArgs {
     /// Discovery address of the control plane
@@ -38,7 +38,7 @@ pub(crate) struct ServerArgs {
     )]
     ca: Option<PathBuf>,
 
-    /// Name in the control plane's certificate, where the URL has another (a forwarded port)
+    /// Name in the control plane's certificate, if it differs from the URL (port forwarding)
     #[arg(
         long,
         value_name = "NAME",
@@ -56,7 +56,7 @@ pub(crate) struct ServerArgs {
     )]
     token_file: Option<PathBuf>,
 
-    /// PolicyServer to ask about
+    /// PolicyServer to query
     #[arg(
         long,
         value_name = "NAME",
@@ -74,11 +74,11 @@ pub(crate) struct Client {
     policy_server: String,
 }
 
-/// The bearer token on every call.
+/// Adds the bearer token to every call.
 #[derive(Clone, Debug)]
 pub(crate) struct Token(Option<MetadataValue<Ascii>>);
 
-/// All pages of an answer.
+/// All pages of a response.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) version: String,
@@ -86,16 +86,16 @@ pub(crate) struct Answer {
     pub(crate) replicas: Vec<ReplicaStatus>,
 }
 
-/// A host that is gone does not answer at all.
+/// A host that is down does not answer at all.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// A busy control plane answers in milliseconds; one that takes longer is not well.
+/// Even a busy control plane answers in milliseconds.
 const CALL: Duration = Duration::from_secs(30);
 
-/// Some ten thousand policies, with all their conditions.
+/// Room for about ten thousand policies with all their conditions.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// Replicas per page: the most that a control plane gives.
+/// Replicas per page: the maximum of the protocol.
 const PAGE: u32 = 1_000;
 
 // === impl ServerArgs ===
@@ -119,7 +119,7 @@ impl ServerArgs {
         let Self { server, .. } = self;
         let endpoint = Endpoint::from(server.clone())
             .connect_timeout(CONNECT)
-            // A control plane that vanished is noticed while a rollout is watched.
+            // Detects a control plane that vanished while a rollout is being watched.
             .http2_keep_alive_interval(Duration::from_secs(15))
             .keep_alive_timeout(Duration::from_secs(10))
             .user_agent(concat!("assent/", env!("CARGO_PKG_VERSION")))?;
@@ -132,7 +132,7 @@ impl ServerArgs {
                     .context("failed to set up TLS: check --ca and --tls-name")
             }
             _ => bail!(
-                "--server {server} is no URL of a control plane; write http://HOST:PORT or https://HOST:PORT"
+                "--server {server} is not the URL of a control plane; use http://HOST:PORT or https://HOST:PORT"
             ),
         }
     }
@@ -173,7 +173,7 @@ impl ServerArgs {
 
     fn unreachable(&self, error: &tonic::transport::Error) -> anyhow::Error {
         anyhow::anyhow!(
-            "failed to connect to {}: {}; start a control plane with `assent up`, or name one with --server URL (or ASSENT_SERVER)",
+            "failed to connect to {}: {}; start a control plane with `assent up`, or specify one with --server URL (or ASSENT_SERVER)",
             shown(&self.server),
             root(error)
         )
@@ -191,19 +191,19 @@ impl Client {
         ClientStatusServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER)
     }
 
-    /// Waits for an answer, but not for ever.
+    /// Waits for the response, with a deadline.
     pub(crate) async fn call<T>(
         &self,
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<T, Status> {
         let answered = tokio::time::timeout(CALL, call).await;
-        let late = |_| Status::deadline_exceeded(format!("no answer after {} s", CALL.as_secs()));
+        let late = |_| Status::deadline_exceeded(format!("no response after {} s", CALL.as_secs()));
         Ok(answered.map_err(late)??.into_inner())
     }
 
-    /// Policies, without replicas.
+    /// Fetches the policies, without replicas.
     pub(crate) async fn policies(&self) -> anyhow::Result<Answer> {
-        // Policies are all on the first page; a single replica comes along.
+        // All policies are on the first page; the smallest page has one replica.
         let request = self.request(1);
         let page = self.fetch(request).await?;
         let mut answer = Answer::default();
@@ -211,7 +211,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// Replicas and the policies of one key, or all where it is empty; every page.
+    /// Fetches all replicas, and one policy, or all policies if `policy` is empty.
     pub(crate) async fn everything(
         &self,
         policy: &str,
@@ -234,13 +234,15 @@ impl Client {
                 return Ok(answer);
             }
             if next == token {
-                bail!("failed to read the replicas: the control plane repeats a page");
+                bail!(
+                    "failed to read the replicas: the control plane returned the same page twice"
+                );
             }
             token = next;
         }
     }
 
-    /// The state of one policy at each change.
+    /// Streams the state of one policy at each change.
     pub(crate) async fn follow(
         &self,
         policy: &str,
@@ -267,31 +269,33 @@ impl Client {
         }
     }
 
-    /// What a failed call means, and what to do.
+    /// Describes a failed call and suggests what to do.
     pub(crate) fn failed(&self, status: &Status) -> anyhow::Error {
         let leader = status
             .metadata()
             .get(LEADER)
             .and_then(|value| value.to_str().ok());
         let advice = match (status.code(), leader) {
-            (Code::Unauthenticated, _) => "; give a token with --token-file FILE".to_owned(),
-            (Code::PermissionDenied, _) => "; use a token that may read discovery".to_owned(),
-            (Code::NotFound, _) => "; name the PolicyServer with --policy-server".to_owned(),
-            (Code::Unimplemented, _) => {
-                "; is it the discovery address of a control plane?".to_owned()
+            (Code::Unauthenticated, _) => "; pass a token with --token-file FILE".to_owned(),
+            (Code::PermissionDenied, _) => {
+                "; use a token with access to policyservers/discovery".to_owned()
             }
-            (Code::Unavailable, Some(leader)) => format!("; ask its leader: --server {leader}"),
+            (Code::NotFound, _) => "; specify the PolicyServer with --policy-server".to_owned(),
+            (Code::Unimplemented, _) => {
+                "; check that this is the discovery address of a control plane".to_owned()
+            }
+            (Code::Unavailable, Some(leader)) => format!("; use the leader: --server {leader}"),
             _ => String::new(),
         };
         anyhow::anyhow!(
-            "failed to ask {}: {}{advice}",
+            "failed to query {}: {}{advice}",
             shown(&self.server),
             status.message()
         )
     }
 }
 
-/// Where a standby says who leads.
+/// Metadata key with the leader's address, in responses of a standby.
 const LEADER: &str = "assent-leader";
 
 // === impl Answer ===
@@ -317,7 +321,7 @@ impl Interceptor for Token {
     }
 }
 
-/// Runs a command that asks a control plane.
+/// Runs a command that queries a control plane.
 pub(crate) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -327,12 +331,12 @@ pub(crate) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> an
         .block_on(future)
 }
 
-/// As people write it: without the slash that stands for no path.
+/// The URL without the slash of an empty path.
 fn shown(server: &Uri) -> String {
     server.to_string().trim_end_matches('/').to_owned()
 }
 
-/// The innermost cause: what is around it says "transport error".
+/// The innermost cause. The errors around it only say "transport error".
 fn root(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {

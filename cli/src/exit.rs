@@ -1,15 +1,15 @@
-//! What a command ends with.
+//! Exit codes.
 
 use std::process::ExitCode;
 
-/// The answer as an exit code.
+/// The result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// What was asked for holds.
+    /// Allowed, enforced, or whatever else was asked for.
     Yes,
-    /// It does not.
+    /// The opposite.
     No,
-    /// It could not be asked.
+    /// The question could not be answered.
     Unknown,
 }
 

@@ -1,9 +1,9 @@
-//! `assent inspect`: what a module is, and whether an evaluator would load it.
+//! `assent inspect`: shows what a module is and whether an evaluator would load it.
 
-use std::{fmt::Write as _, time::Duration};
+use std::fmt::Write as _;
 
 use anyhow::Context as _;
-use assent_modules::vet::{Bounds, Stage, VetReport, VetRequest, Vetter};
+use assent_modules::vet::{Stage, VetReport, VetRequest, Vetter};
 use assent_wasm::{InspectError, Inspection, Metadata, PolicyType};
 use serde::Serialize;
 
@@ -15,10 +15,10 @@ use crate::{
     up,
 };
 
-/// Shows what a module is and whether it would load.
+/// Shows what a module is and whether an evaluator would load it.
 ///
-/// The module is tried out as a control plane does it, in a process of its own: compiled, linked,
-/// instantiated. The settings are those of the manifest, or none.
+/// The module is vetted as by a control plane, in a child process: compiled, linked and
+/// instantiated, with the settings of the manifest, or without settings.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -38,13 +38,9 @@ Examples:
   assent inspect policy.wasm
   assent inspect registry://ghcr.io/org/policy:v1 -o json
 
-Exit codes: 0 = it would load, 1 = it would not, 2 = it could not be read.";
+Exit codes: 0 = the module would load, 1 = it would not, 2 = it could not be read.";
 
-/// Four times what a control plane allows: the answer is about the module, not about how busy this machine
-/// is, and whoever waits can interrupt it.
-const DEADLINE: Duration = Duration::from_secs(120);
-
-/// What was found; the JSON is a contract with scripts.
+/// The findings. Their JSON form is a contract with scripts.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Findings {
@@ -54,9 +50,9 @@ struct Findings {
     abi: Option<String>,
     /// Whether an evaluator would load it.
     loads: bool,
-    /// Why it would not.
+    /// Why it would not load.
     problem: Option<String>,
-    /// What it says about the settings it was tried with, where it does not like them.
+    /// The module's message if it rejects the settings.
     settings_refused: Option<String>,
     metadata: Option<Metadata>,
     imports: Vec<String>,
@@ -96,7 +92,7 @@ impl Findings {
     async fn of(loaded: &Loaded) -> anyhow::Result<Self> {
         let mut findings = Self::read(loaded, assent_wasm::inspect(&loaded.bytes));
         if findings.problem.is_none() {
-            findings.try_out(loaded).await?;
+            findings.vet(loaded).await?;
         }
         findings.loads = findings.problem.is_none();
         Ok(findings)
@@ -125,23 +121,20 @@ impl Findings {
         }
     }
 
-    /// A module may loop, hoard memory or bring down whoever compiles it: not this process.
-    async fn try_out(&mut self, loaded: &Loaded) -> anyhow::Result<()> {
+    /// In a child process: a module may loop, exhaust memory or crash the process that compiles it.
+    async fn vet(&mut self, loaded: &Loaded) -> anyhow::Result<()> {
         let size = progress::size(self.size);
         let _progress = Progress::of(format!("compiling {} ({size}) …", self.module));
-        let vetter = Vetter::new(up::this_program()?, vec!["vet".into()]).with_bounds(Bounds {
-            deadline: DEADLINE,
-            ..Bounds::default()
-        });
+        let vetter = Vetter::new(up::this_program()?, vec!["vet".into()]);
         match vetter.vet(loaded.bytes.clone(), &request(loaded)).await? {
             VetReport::Accepted(_) => {}
-            // Without a manifest nobody has said which settings it should have.
-            VetReport::Refused(refused)
+            // Without a manifest the right settings are not known.
+            VetReport::Refused { refused, .. }
                 if refused.stage == Stage::Settings && loaded.policy.is_none() =>
             {
                 self.settings_refused = Some(refused.message);
             }
-            VetReport::Refused(refused) => self.problem = Some(refused.message),
+            VetReport::Refused { refused, .. } => self.problem = Some(refused.message),
         }
         Ok(())
     }
@@ -149,7 +142,7 @@ impl Findings {
     fn text(&self) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: &str| {
-            // A String takes whatever is written to it.
+            // Writing to a String never fails.
             let _ = writeln!(text, "{name:<13}{}", clean(value));
         };
         line("module", &self.module);
@@ -164,10 +157,10 @@ impl Findings {
         }
         line("imports", &listed(&self.imports));
         line("exports", &listed(&self.exports));
-        if let Some(words) = &self.settings_refused {
+        if let Some(message) = &self.settings_refused {
             line(
                 "settings",
-                &format!("it does not load without settings: {words}"),
+                &format!("the module does not load without settings: {message}"),
             );
         }
         match &self.problem {
@@ -209,7 +202,7 @@ fn describe(metadata: &Metadata, line: &mut impl FnMut(&str, &str)) {
         PolicyType::Kubernetes => "admission requests",
         PolicyType::Raw => "any JSON document (raw)",
     };
-    line("judges", kind);
+    line("evaluates", kind);
     if !metadata.host_capabilities.is_empty() {
         line("host calls", &metadata.host_capabilities.join(", "));
     }

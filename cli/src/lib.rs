@@ -1,7 +1,7 @@
-//! The `assent` command, for people: try policies, run a control plane, ask one.
+//! The `assent` command: evaluate policies, run a standalone control plane, query a control plane.
 //!
-//! Exit codes are a contract with scripts: 0 where what was asked for holds, 1 where it does not, 2 where
-//! it could not be asked.
+//! Exit codes are a contract with scripts: 0 = yes (allowed, enforced), 1 = no, 2 = the question could
+//! not be answered.
 
 mod age;
 mod args;
@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-/// Runs the command line of this process.
+/// Runs the command given on the command line of this process.
 pub fn main() -> ExitCode {
     args::Cli::parse().run()
 }

@@ -1,4 +1,4 @@
-//! Log lines, on standard error.
+//! Logging to standard error.
 
 use std::io::{self, IsTerminal as _};
 
@@ -8,7 +8,7 @@ use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::up::screen::Screen;
 
-/// What is logged, and how.
+/// What to log, and in which format.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LogArgs {
     /// What to log: error, warn, info, debug, trace, or filters such as warn,assent_grpc=debug
@@ -17,18 +17,18 @@ pub(crate) struct LogArgs {
         value_name = "LEVEL",
         env = "RUST_LOG",
         global = true,
-        help_heading = "Log lines"
+        help_heading = "Logging"
     )]
     log_level: Option<String>,
 
-    /// How to write log lines
+    /// Format of log lines
     #[arg(
         long,
         value_name = "FORMAT",
         env = "ASSENT_LOG_FORMAT",
         default_value = "text",
         global = true,
-        help_heading = "Log lines"
+        help_heading = "Logging"
     )]
     log_format: LogFormat,
 }
@@ -37,14 +37,14 @@ pub(crate) struct LogArgs {
 enum LogFormat {
     /// For people
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
 // === impl LogArgs ===
 
 impl LogArgs {
-    /// Starts logging; `default` is what is logged where nobody says. Lines go around `screen`.
+    /// Starts logging. `default` is the filter without `--log-level`. Lines are printed above `screen`.
     pub(crate) fn init(&self, default: &str, screen: Option<Screen>) -> anyhow::Result<()> {
         let level = self.log_level.as_deref().filter(|level| !level.is_empty());
         let filter = EnvFilter::try_new(level.unwrap_or(default))
@@ -53,10 +53,10 @@ impl LogArgs {
         let lines = fmt()
             .with_env_filter(filter)
             .with_ansi(colours)
-            // It would complain on the very stream that is broken, and panic.
+            // Reporting an error on the broken stream itself would panic.
             .log_internal_errors(false);
         let json = self.log_format == LogFormat::Json;
-        // A second subscriber in one process is somebody else's: leave it.
+        // If the process already has a subscriber, it stays.
         let _ = match (json, screen) {
             (true, None) => lines.json().with_writer(io::stderr).try_init(),
             (true, Some(screen)) => lines.json().with_writer(screen).try_init(),

@@ -1,4 +1,4 @@
-//! Policy manifests on disk, read by the one parser that everything else uses.
+//! Policy manifests on disk, read with the same parser as everywhere else.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use assent_api::{
 };
 use serde_json::Value;
 
-/// Reads the one policy in the text of a manifest.
+/// Parses a manifest, which must contain exactly one policy.
 pub(crate) fn read(path: &Path, text: &str) -> anyhow::Result<Box<Parsed>> {
     let failed = || format!("failed to read the manifest {}", path.display());
     let values = values(path, text).with_context(failed)?;
@@ -29,28 +29,28 @@ pub(crate) fn read(path: &Path, text: &str) -> anyhow::Result<Box<Parsed>> {
     match policies.pop() {
         Some(policy) if found == 1 => Ok(policy),
         Some(_) => bail!(
-            "the manifest {} has {found} policies; put the one to use into a file of its own",
+            "the manifest {} has {found} policies; put the policy to use into a separate file",
             path.display()
         ),
         None => bail!("the manifest {} has no policy", path.display()),
     }
 }
 
-/// Reads settings: one YAML or JSON object, as canonical JSON.
+/// Parses settings, one YAML or JSON object, and returns them as canonical JSON.
 pub(crate) fn settings(path: &Path, text: &str) -> anyhow::Result<Vec<u8>> {
     let failed = || format!("failed to read the settings in {}", path.display());
     let mut values = values(path, text).with_context(failed)?;
     match (values.pop(), values.is_empty()) {
         (Some(value @ Value::Object(_)), true) => Ok(assent_api::canonical::to_vec(&value)),
         _ => Err(anyhow::anyhow!(
-            "they must be one YAML or JSON object, such as {{}}"
+            "settings must be one YAML or JSON object, such as {{}}"
         ))
         .with_context(failed),
     }
 }
 
-/// Every document of the text. JSON is read as such where the name or the first character says so: it is
-/// stricter about numbers and strings than YAML is.
+/// Parses every document of the text. Files named `.json`, and texts that begin with `{`, are parsed as
+/// JSON, which is stricter about numbers and strings than YAML.
 fn values(path: &Path, text: &str) -> anyhow::Result<Vec<Value>> {
     let named = path
         .extension()
@@ -64,7 +64,7 @@ fn values(path: &Path, text: &str) -> anyhow::Result<Vec<Value>> {
         .collect::<Result<_, _>>()?)
 }
 
-/// One error on its own line, several on lines below.
+/// A single error stays on the line; several follow on lines of their own.
 fn listed(errors: &Errors) -> anyhow::Error {
     match errors.0.as_slice() {
         [one] => anyhow::anyhow!("{one}"),
@@ -94,7 +94,7 @@ spec:
     }
 
     #[test]
-    fn a_manifest_has_one_policy() {
+    fn manifest_must_have_one_policy() {
         let policy = read(Path::new("p.yaml"), POLICY).unwrap();
         assert_eq!(policy.key.as_str(), "cluster/one");
         let twice = format!("{POLICY}---\n{POLICY}");
@@ -103,7 +103,7 @@ spec:
     }
 
     #[test]
-    fn errors_name_the_file_and_the_field() {
+    fn errors_name_file_and_field() {
         let wrong = POLICY.replace("rules", "rulez");
         let error = error("p.yaml", &wrong);
         assert!(
@@ -113,7 +113,7 @@ spec:
     }
 
     #[test]
-    fn settings_are_one_object() {
+    fn settings_must_be_one_object() {
         let read = |name: &str, text| settings(Path::new(name), text);
         assert_eq!(
             read("s.yaml", "b: 1\na: [x]").unwrap(),

@@ -1,4 +1,4 @@
-//! Finding the module that somebody means: a file, a digest in a store, a URL, or what a manifest names.
+//! Finds a module: a file, a digest in a store, a URL, or the module of a manifest.
 
 use std::{
     fs::File,
@@ -10,16 +10,14 @@ use anyhow::{Context as _, bail};
 use assent_api::Parsed;
 use assent_core::Digest;
 use assent_evaluator::RegistryAccess;
-use assent_modules::{
-    pull::{Auth, Files, ModuleUrl, Puller, Reach, Sources},
-    store::Store,
-};
+use assent_modules::store::Store;
+use assent_oci::{AddressPolicy, Auth, Files, ModuleUrl, Puller, Sources};
 use assent_wasm::MAX_MODULE_BYTES;
 use bytes::Bytes;
 
 use crate::{manifest, progress::Progress};
 
-/// Where modules come from.
+/// Sources of modules.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ModuleArgs {
     /// Module store for sha256:<digest>: the --state directory of a control plane
@@ -27,29 +25,25 @@ pub(crate) struct ModuleArgs {
         long,
         value_name = "DIR",
         env = "ASSENT_STORE",
-        help_heading = "Where modules come from"
+        help_heading = "Module sources"
     )]
     store: Option<PathBuf>,
 
-    /// Host that may be reached without a trusted certificate, or by plain HTTP
-    #[arg(
-        long,
-        value_name = "HOST[:PORT]",
-        help_heading = "Where modules come from"
-    )]
+    /// Host that may be reached over plain HTTP or with an untrusted certificate
+    #[arg(long, value_name = "HOST[:PORT]", help_heading = "Module sources")]
     insecure_source: Vec<String>,
 
-    /// Logins of registries, in the form of docker's config.json
+    /// Registry credentials, in the format of Docker's config.json
     #[arg(
         long,
         value_name = "FILE",
         env = "ASSENT_REGISTRY_CONFIG",
-        help_heading = "Where modules come from"
+        help_heading = "Module sources"
     )]
     registry_config: Option<PathBuf>,
 }
 
-/// A module, and the policy that names it where a manifest was given.
+/// A module, with its policy if a manifest was given.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) bytes: Bytes,
@@ -58,13 +52,13 @@ pub(crate) struct Loaded {
     pub(crate) policy: Option<Box<Parsed>>,
 }
 
-/// What a WebAssembly file begins with.
+/// The first bytes of a WebAssembly file.
 const MAGIC: &[u8] = b"\0asm";
 
 // === impl ModuleArgs ===
 
 impl ModuleArgs {
-    /// Finds what `name` means and reads it.
+    /// Loads the module or manifest that `name` refers to.
     pub(crate) async fn load(&self, name: &str) -> anyhow::Result<Loaded> {
         if name.starts_with("sha256:") {
             let digest = name
@@ -110,24 +104,24 @@ impl ModuleArgs {
     fn stored(&self, digest: Digest) -> anyhow::Result<Bytes> {
         let Some(dir) = &self.store else {
             bail!(
-                "say which store {digest} is in: --store DIR, the --state directory of a control plane"
+                "specify the store that contains {digest} with --store DIR: the --state directory of a control plane"
             );
         };
         match Store::peek(dir, digest)? {
             Some(bytes) => Ok(bytes),
-            None => bail!("the store {} has no sound module {digest}", dir.display()),
+            None => bail!("the store {} has no valid module {digest}", dir.display()),
         }
     }
 
-    /// How policies reach registries: as modules are fetched.
+    /// Registry access of policies: the same as for modules.
     pub(crate) fn registry_access(&self) -> anyhow::Result<RegistryAccess> {
         Ok(RegistryAccess {
             sources: self.sources()?,
-            reach: Reach::LOCAL,
+            addresses: AddressPolicy::LOCAL,
         })
     }
 
-    /// Relative `file://` paths start at `base`.
+    /// Fetches a module. Relative `file://` paths start at `base`.
     async fn pull(&self, url: &str, base: &Path) -> anyhow::Result<Bytes> {
         let url: ModuleUrl = url
             .parse()
@@ -138,8 +132,9 @@ impl ModuleArgs {
             base
         });
         let base = base.context("failed to find the current directory")?;
-        // The person at the terminal could as well reach these places by hand.
-        let puller = Puller::new(self.sources()?, Reach::LOCAL)?.with_files(Files::Below(base));
+        // Local addresses are allowed: the user can reach them anyway.
+        let puller =
+            Puller::new(self.sources()?, AddressPolicy::LOCAL)?.with_files(Files::Below(base));
         let _progress = Progress::of(format!("fetching {url} …"));
         let pulled = puller
             .pull(&url)
@@ -177,7 +172,7 @@ impl Loaded {
         }
     }
 
-    /// What the policy is called in messages.
+    /// The policy's name in messages.
     pub(crate) fn name(&self) -> String {
         match &self.policy {
             Some(policy) => policy.key.to_string(),
@@ -186,12 +181,12 @@ impl Loaded {
     }
 }
 
-/// Reads a file that may be a module, and not more than the largest one.
+/// Reads a file, but not more than the largest module.
 fn read_file(path: &Path) -> anyhow::Result<Bytes> {
     let failed = || format!("failed to read {}", path.display());
     let file = match File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
-            "there is no file {}; a module in a registry is written registry://host/repository:tag",
+            "there is no file {}; to use a module from a registry, write registry://host/repository:tag",
             path.display()
         ),
         opened => opened.with_context(failed)?,
@@ -204,22 +199,20 @@ fn read_file(path: &Path) -> anyhow::Result<Bytes> {
     Ok(bytes.into())
 }
 
-/// The puller speaks to authors of PolicyServers; at a terminal these are flags.
+/// Adds the flag that helps: messages of the puller refer to fields of a PolicyServer.
 fn advise(error: anyhow::Error) -> anyhow::Error {
-    use assent_modules::pull::Error;
+    use assent_oci::Error;
     let flag = match error.downcast_ref::<Error>() {
         Some(Error::Plain { host, .. }) => {
-            format!("to fetch it all the same: --insecure-source {host}")
+            format!("to allow this, use --insecure-source {host}")
         }
-        Some(Error::Certificate { .. }) => {
-            "to fetch it all the same: --insecure-source HOST".into()
-        }
+        Some(Error::Certificate { .. }) => "to allow this, use --insecure-source HOST".into(),
         Some(
             Error::Login { .. }
             | Error::Status {
                 status: 401 | 403, ..
             },
-        ) => "give logins of registries with --registry-config FILE".into(),
+        ) => "pass registry credentials with --registry-config FILE".into(),
         _ => return error,
     };
     anyhow::anyhow!("{error}\n{flag}")

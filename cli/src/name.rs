@@ -1,17 +1,17 @@
-//! Names of policies as people write them.
+//! Names of policies on the command line.
 
 use std::str::FromStr;
 
 use assent_core::PolicyKey;
 
-/// A policy: `NAME`, `NAMESPACE/NAME`, or a whole key.
+/// A policy: `NAME`, `NAMESPACE/NAME`, or a complete key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyName(pub(crate) PolicyKey);
 
-/// Why a text names no policy.
+/// The text is not the name of a policy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "not the name of a policy; write NAME or cluster/NAME for a ClusterAdmissionPolicy, NAMESPACE/NAME or namespaced/NAMESPACE/NAME for an AdmissionPolicy"
+    "not the name of a policy; use NAME or cluster/NAME for a ClusterAdmissionPolicy, NAMESPACE/NAME or namespaced/NAMESPACE/NAME for an AdmissionPolicy"
 )]
 pub(crate) struct Error;
 
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_in_every_form() {
+    fn names_parse_in_every_form() {
         check("no-privileged", Some("cluster/no-privileged"));
         check("cluster/no-privileged", Some("cluster/no-privileged"));
         check("shop/limits", Some("namespaced/shop/limits"));

@@ -1,4 +1,4 @@
-//! Writing to the terminal, whoever reads it and for how long.
+//! Output to the terminal.
 
 use std::{
     borrow::Cow,
@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// For whom the output is.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people
@@ -19,10 +19,10 @@ pub(crate) enum Format {
     Json,
 }
 
-/// `-o`.
+/// The flag `-o`.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct OutputArgs {
-    /// How to print the answer
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: Format,
 }
@@ -35,7 +35,7 @@ impl OutputArgs {
     }
 }
 
-/// Prints to standard output. A reader that has seen enough (`head`) is no error.
+/// Prints to standard output. A reader that closes the pipe early (`head`) is not an error.
 pub(crate) fn print(text: impl Display) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let written = write!(out, "{text}").and_then(|()| out.flush());
@@ -54,24 +54,25 @@ pub(crate) fn line(text: impl Display) -> anyhow::Result<()> {
 
 /// Prints a value as indented JSON.
 pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(value).context("failed to write the answer as JSON")?;
+    let text =
+        serde_json::to_string_pretty(value).context("failed to serialize the output as JSON")?;
     line(text)
 }
 
-/// Prints a line to standard error; who does not listen there misses nothing that counts.
+/// Prints a line to standard error. If that fails, there is nowhere to report it.
 pub(crate) fn note(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Says what went wrong.
-pub(crate) fn complain(error: &anyhow::Error) {
+/// Prints an error.
+pub(crate) fn error(error: &anyhow::Error) {
     note(format_args!(
         "error: {}",
         clean_lines(&format!("{error:#}"))
     ));
 }
 
-/// Text of others on one line: a module's words must not steer the terminal.
+/// Foreign text on one line, without control characters: a module's message must not control the terminal.
 pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return Cow::Borrowed(text);
@@ -81,11 +82,11 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
 
 /// As [`clean`], line by line.
 pub(crate) fn clean_lines(text: &str) -> Cow<'_, str> {
-    let steers = |c: char| c.is_control() && c != '\n';
-    if !text.contains(steers) {
+    let is_control = |c: char| c.is_control() && c != '\n';
+    if !text.contains(is_control) {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(text.replace(steers, " "))
+    Cow::Owned(text.replace(is_control, " "))
 }
 
 #[cfg(test)]
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_others_do_not_steer_the_terminal() {
+    fn foreign_text_cannot_control_the_terminal() {
         assert_eq!(clean("plain ü"), "plain ü");
         assert_eq!(clean("\u{1b}[2Jgone\nnext"), " [2Jgone next");
         assert_eq!(clean_lines("a\n\u{1b}b\r"), "a\n b ");

@@ -1,4 +1,4 @@
-//! Telling people that something takes its time.
+//! Messages about work that takes long.
 
 use std::{
     sync::mpsc::{self, RecvTimeoutError},
@@ -8,10 +8,10 @@ use std::{
 
 use crate::out;
 
-/// Work that is done sooner is not worth a line.
+/// Shorter work is not reported.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Says what is being done if it is not done soon; dropping it means that it is done.
+/// Prints a message if it is not dropped soon.
 pub(crate) struct Progress {
     _done: mpsc::Sender<()>,
 }
@@ -19,10 +19,10 @@ pub(crate) struct Progress {
 // === impl Progress ===
 
 impl Progress {
-    /// Announces `text` on standard error after a moment.
+    /// Prints `text` on standard error after a moment.
     pub(crate) fn of(text: String) -> Self {
         let (done, wait) = mpsc::channel::<()>();
-        // A process that can't start a thread has other worries than this line.
+        // Without a thread only the message is lost.
         let _ = thread::Builder::new()
             .name("progress".into())
             .spawn(move || {
@@ -34,13 +34,13 @@ impl Progress {
     }
 }
 
-/// A size for people.
+/// A size in a readable unit.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         0..1_024 => format!("{bytes} bytes"),
         1_024..1_048_576 => format!("{} KiB", bytes.div_ceil(1_024)),
         _ => {
-            // One digit is enough for people, and integers have no rounding surprises.
+            // One decimal, in integer arithmetic: no rounding surprises.
             let tenths = bytes * 10 / 1_048_576;
             format!("{}.{} MiB", tenths / 10, tenths % 10)
         }

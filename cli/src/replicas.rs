@@ -1,4 +1,4 @@
-//! `assent replicas`: which evaluators have what.
+//! `assent replicas`: shows what each evaluator serves.
 
 use assent_proto::v1::{ReplicaState, ReplicaStatus};
 use clap::ValueEnum;
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Only replicas in this state; may be given several times
+    /// Only replicas in this state; can be repeated
     #[arg(long, value_name = "STATE")]
     state: Vec<State>,
 
@@ -39,11 +39,11 @@ Exit codes: 0 = every replica shown is current, 1 = some are not, 2 = it could n
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum State {
-    /// Serves the current version whole
+    /// Serves the current version completely
     Current,
-    /// Has not answered for the current version yet
+    /// Has not acknowledged the current version yet
     Behind,
-    /// Refused the current version or a part of it
+    /// Rejected the current version or a part of it
     Rejected,
     /// Has no open stream
     Disconnected,
@@ -58,7 +58,7 @@ struct List {
     replicas: Vec<Replica>,
 }
 
-/// Enough of a version to tell it from others.
+/// Enough digits to tell versions apart.
 const SHORT_VERSION: usize = 12;
 
 // === impl Args ===
@@ -89,7 +89,7 @@ impl Args {
                 replicas: answer.replicas.iter().map(Replica::from).collect(),
             })?;
         } else if answer.replicas.is_empty() {
-            out::note("there are no such replicas");
+            out::note("no replicas found");
         } else {
             out::print(table(&answer.replicas))?;
         }

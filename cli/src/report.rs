@@ -1,11 +1,11 @@
-//! Answers of a control plane as JSON. Names and meanings are a contract with scripts.
+//! Responses of a control plane as JSON. Names and meanings are a contract with scripts.
 
 use assent_proto::v1::{self, ReplicaState, Stage};
 use serde::Serialize;
 
 use crate::age::rfc3339;
 
-/// A policy as it is known on one PolicyServer.
+/// The state of a policy on one PolicyServer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Policy {
@@ -18,7 +18,7 @@ pub(crate) struct Policy {
     pub(crate) conditions: Vec<Condition>,
 }
 
-/// How many replicas are where.
+/// Numbers of replicas by state.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Counts {
     pub(crate) desired: u32,
@@ -60,7 +60,7 @@ pub(crate) struct Replica {
     pub(crate) rejected: Vec<Rejection>,
 }
 
-/// What a replica refused, and why. No revision means the whole set.
+/// A rejection by a replica. Without a revision it concerns the whole set.
 #[derive(Debug, Serialize)]
 pub(crate) struct Rejection {
     pub(crate) revision: Option<String>,
@@ -179,7 +179,7 @@ impl From<&v1::RevisionInfo> for Revision {
     }
 }
 
-/// `<generation>-<uid8>` of a whole revision's name.
+/// The part `<generation>-<uid8>` of a revision's full name.
 fn short(revision: &str) -> Option<String> {
     let name = revision.rsplit('/').next().unwrap_or_default();
     Some(name.to_owned()).filter(|name| !name.is_empty())

@@ -1,4 +1,4 @@
-//! `assent rollout`: how a change gets out, and how to go back.
+//! `assent rollout`: follows rollouts and rolls back.
 
 use clap::Subcommand;
 
@@ -8,7 +8,7 @@ mod history;
 mod status;
 mod undo;
 
-/// Follows a policy's change, lists its revisions, goes back to one.
+/// Follows a rollout, lists revisions, and rolls back to one.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -34,7 +34,7 @@ impl Args {
     }
 }
 
-/// Whether the control plane understood and said no: an answer, not a failure to ask.
+/// Whether the control plane processed the request and refused it: a result, not an error.
 fn is_refusal(status: &tonic::Status) -> bool {
     use tonic::Code;
     matches!(

@@ -1,4 +1,4 @@
-//! One policy in one line, wherever it is known from.
+//! The summary of one policy in one line.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::{
     table::Table,
 };
 
-/// What people look at first.
+/// A policy's summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) policy: String,
@@ -20,13 +20,13 @@ pub(crate) struct Row {
     applied: i64,
     wanted: i64,
     enforced: String,
-    /// The first thing that does not hold, or that all is well.
+    /// The reason of the first condition that is not true, or of the last condition.
     reason: String,
-    /// Why; empty where all is well.
+    /// The message of that condition; empty if all conditions are true.
     message: String,
 }
 
-/// A condition by its parts.
+/// A borrowed condition.
 struct Part<'a> {
     kind: &'a str,
     status: &'a str,
@@ -37,7 +37,7 @@ struct Part<'a> {
 // === impl Row ===
 
 impl Row {
-    /// A table of rows.
+    /// Makes a table of rows.
     pub(crate) fn table<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Table {
         let header = [
             "POLICY",
@@ -65,7 +65,7 @@ impl Row {
         table
     }
 
-    /// The reason, with its words where something does not hold.
+    /// The reason, with its message if there is one.
     pub(crate) fn why(&self) -> String {
         match self.message.is_empty() {
             true => self.reason.clone(),
@@ -73,8 +73,8 @@ impl Row {
         }
     }
 
-    /// Takes conditions in the order in which they come to hold.
-    fn judged<'a>(mut self, parts: impl Iterator<Item = Part<'a>>) -> Self {
+    /// Fills in the conditions, which are in the order in which they become true.
+    fn with_conditions<'a>(mut self, parts: impl Iterator<Item = Part<'a>>) -> Self {
         for part in parts.filter(|part| part.kind != "Ready") {
             let cell = match part.kind {
                 "Accepted" => Some(&mut self.accepted),
@@ -117,7 +117,7 @@ impl From<&Policy> for Row {
             reason: String::new(),
             message: String::new(),
         };
-        row.judged(parts.iter().map(|(kind, status, reason, message)| Part {
+        row.with_conditions(parts.iter().map(|(kind, status, reason, message)| Part {
             kind,
             status,
             reason,
@@ -146,7 +146,7 @@ impl From<&PolicyObject> for Row {
             reason: String::new(),
             message: String::new(),
         };
-        row.judged(status.conditions.iter().map(|condition| Part {
+        row.with_conditions(status.conditions.iter().map(|condition| Part {
             kind: &condition.type_,
             status: &condition.status,
             reason: &condition.reason,
@@ -155,7 +155,7 @@ impl From<&PolicyObject> for Row {
     }
 }
 
-/// A line for logs and scripts.
+/// One line, for logs and scripts.
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -177,7 +177,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// Of `<generation>-<uid8>`.
+/// The generation in `<generation>-<uid8>`.
 fn generation(revision: &str) -> Option<i64> {
     revision.split('-').next()?.parse().ok()
 }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_thing_that_does_not_hold_is_the_reason() {
+    fn first_false_condition_gives_the_reason() {
         check(
             &[
                 ("Accepted", "True", "Accepted", "fine"),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_holds_there_is_nothing_to_explain() {
+    fn enforced_policy_has_no_message() {
         check(
             &[
                 ("Accepted", "True", "Accepted", "fine"),

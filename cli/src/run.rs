@@ -1,4 +1,4 @@
-//! `assent run`: one policy, one request, one verdict, on this machine.
+//! `assent run`: evaluates one request with one policy on this machine.
 
 use std::{
     fs::File,
@@ -28,11 +28,11 @@ mod request;
 
 use request::Incoming;
 
-/// Asks one policy about one request, on this machine.
+/// Evaluates one request with one policy on this machine.
 ///
-/// The policy is a module with --settings, or a manifest that names its module and has settings, mode,
-/// message, entrypoint and limits. Its rules are not applied: it is asked whatever the request is.
-/// What it asks about images is answered by their registries, reached as modules are.
+/// The policy is a module with --settings, or a manifest with the module, settings, mode, message,
+/// entrypoint and limits. Its rules are not applied: every request is evaluated.
+/// Host calls about images query their registries, with the same access as for modules.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -48,15 +48,15 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     settings: Option<PathBuf>,
 
-    /// Whether the policy may change the object [default: what the manifest or the module says]
+    /// Whether the policy may change the object [default: from the manifest or the module]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     mutating: Option<bool>,
 
-    /// Entrypoint of a Rego module [default: what the manifest says, or its first]
+    /// Entrypoint of a Rego module [default: from the manifest, or the first one]
     #[arg(long, value_name = "NAME")]
     entrypoint: Option<String>,
 
-    /// The request is any JSON document, or {"request": DOCUMENT}; modules for that need not be told
+    /// Accept any JSON document, or {"request": DOCUMENT}; implied by modules of the type raw
     #[arg(long)]
     raw: bool,
 
@@ -73,12 +73,12 @@ Examples:
   assent run manifest.yaml --request review.json
   kubectl … | assent run registry://ghcr.io/org/policy:v1 --request - -o json
 
-Exit codes: 0 = allowed, 1 = denied, 2 = could not be evaluated (also: settings refused).";
+Exit codes: 0 = allowed, 1 = denied, 2 = not evaluated (including rejected settings).";
 
-/// What an evaluator takes: an UPDATE carries two objects of at most 3 MiB each.
+/// The limit of an evaluator: an UPDATE carries two objects of at most 3 MiB each.
 const MAX_REQUEST: u64 = 7 << 20;
 
-/// As large as a manifest may be.
+/// The size limit of a manifest.
 const MAX_SETTINGS: u64 = 1 << 20;
 
 // === impl Args ===
@@ -113,9 +113,9 @@ impl Args {
             let _inside = runtime.enter();
             assent_evaluator::host_services(modules.registry_access()?)?
         };
-        let verdict = judge(&engine, &module, spec, services, &incoming)?;
+        let verdict = evaluate(&engine, &module, spec, services, &incoming)?;
         let verdict = match &loaded.policy {
-            Some(policy) if policy.mode == Mode::Monitor => let_pass(verdict),
+            Some(policy) if policy.mode == Mode::Monitor => monitored(verdict),
             _ => verdict,
         };
         if output.is_json() {
@@ -143,12 +143,12 @@ fn compile(engine: &Engine, loaded: &Loaded) -> anyhow::Result<Module> {
     module.with_context(|| format!("failed to load {}", loaded.origin))
 }
 
-/// What the manifest says, or what the module says where there is none.
+/// Takes the policy from the manifest, or from the module if there is none.
 fn spec(loaded: &Loaded, module: &Module) -> anyhow::Result<PolicySpec> {
     let inspection = module.inspection();
     let Some(abi) = inspection.abi else {
         bail!(
-            "failed to load {}: the module fits no known ABI",
+            "failed to load {}: the module has no known ABI",
             loaded.origin
         );
     };
@@ -164,7 +164,7 @@ fn spec(loaded: &Loaded, module: &Module) -> anyhow::Result<PolicySpec> {
         return Ok(spec);
     };
     if policy.key.namespace().is_some() {
-        // What a PolicyServer allows to namespaced policies where it does not say.
+        // The default of a PolicyServer for namespaced policies.
         spec.host_capabilities.clear();
     }
     if let Some(seconds) = policy.timeout_eval_seconds {
@@ -179,12 +179,12 @@ fn spec(loaded: &Loaded, module: &Module) -> anyhow::Result<PolicySpec> {
     })
 }
 
-/// Settings first: a policy that refuses them judges nothing.
-fn judge(
+/// Validates the settings first, as evaluators do.
+fn evaluate(
     engine: &Engine,
     module: &Module,
     spec: PolicySpec,
-    services: Arc<dyn HostServices>,
+    services: Arc<HostServices>,
     incoming: &Incoming<'_>,
 ) -> anyhow::Result<Verdict> {
     let name = spec.name.clone();
@@ -195,15 +195,15 @@ fn judge(
         .validate_settings()
         .with_context(|| format!("failed to use {name}"))?;
     let verdict = policy.evaluate(&incoming.review);
-    verdict.with_context(|| format!("{name} gave no verdict"))
+    verdict.with_context(|| format!("{name} returned no verdict"))
 }
 
-/// Monitor mode: what the policy said is told, and the request goes through as it is.
-fn let_pass(verdict: Verdict) -> Verdict {
+/// Monitor mode: reports a denial, and allows the request unchanged.
+fn monitored(verdict: Verdict) -> Verdict {
     if !verdict.allowed {
         let message = verdict.message.as_deref().unwrap_or("no message");
         out::note(format_args!(
-            "the policy is in monitor mode: it denies, and the request passes: {}",
+            "the policy is in monitor mode and would deny the request: {}",
             out::clean_lines(message)
         ));
     }

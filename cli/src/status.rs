@@ -1,4 +1,4 @@
-//! `assent status`: which policies are enforced, and why others are not.
+//! `assent status`: shows which policies are enforced, and why others are not.
 
 use std::fmt::Write as _;
 
@@ -38,7 +38,7 @@ Examples:
   assent status no-privileged
   assent status shop/limits -o json
 
-Exit codes: 0 = the policy is enforced (or none was named), 1 = it is not, 2 = it could not be asked.";
+Exit codes: 0 = the policy is enforced (or none was named), 1 = it is not, 2 = error.";
 
 /// All policies, as JSON.
 #[derive(Serialize)]
@@ -132,28 +132,28 @@ fn detail(
     Ok(exit)
 }
 
-/// What to say where a policy does not exist.
+/// The message about a policy that does not exist.
 pub(crate) fn absent(key: &str, policy_server: &str) -> String {
     format!(
         "there is no policy {key} on the PolicyServer {policy_server}; `assent status` lists those that exist"
     )
 }
 
-/// What replicas said about this policy's revisions.
+/// The rejections of this policy's revisions.
 fn rejections(answer: &Answer, key: &str) -> Vec<ReplicaRejection> {
     let of_policy = format!("{key}/");
     let mut found = Vec::new();
     for replica in answer.replicas.iter().map(Replica::from) {
         let name = replica.name;
         let about = |rejection: &Rejection| {
-            // One without a revision refused the whole set, this policy included.
+            // Without a revision the whole set was rejected, this policy included.
             rejection
                 .revision
                 .as_ref()
                 .is_none_or(|revision| revision.starts_with(&of_policy))
         };
-        let words = replica.rejected.into_iter().filter(about);
-        found.extend(words.map(|rejection| ReplicaRejection {
+        let rejections = replica.rejected.into_iter().filter(about);
+        found.extend(rejections.map(|rejection| ReplicaRejection {
             replica: name.clone(),
             rejection,
         }));
@@ -165,7 +165,7 @@ fn text(status: &v1::PolicyStatus, policy: &Policy, rejections: &[ReplicaRejecti
     let mut text = String::new();
     let counts = policy.rollout;
     let or_none = |revision: &Option<String>| revision.clone().unwrap_or_else(|| "none".into());
-    // A String takes whatever is written to it.
+    // Writing to a String never fails.
     let _ = write!(
         text,
         "policy       {}\ngeneration   {}\nactive       {}\ncandidate    {}\napplied      {} of {} replicas ({} rejected, {} behind, {} disconnected)\n\n",

@@ -1,16 +1,16 @@
-//! Columns for people.
+//! Tables with aligned columns.
 
 use std::fmt;
 
 use crate::out::clean;
 
-/// Rows under a header; columns are as wide as they must be.
+/// Rows with a header. Each column is as wide as its widest cell.
 #[derive(Debug)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// Between columns.
+/// The gap between columns.
 const GAP: &str = "   ";
 
 // === impl Table ===
@@ -31,7 +31,7 @@ impl Table {
         self.rows.push(cells.map(shown).to_vec());
     }
 
-    /// The lines, header first, without trailing blanks.
+    /// The lines, header first, without trailing spaces.
     pub(crate) fn lines(&self) -> Vec<String> {
         let widths = self.widths();
         let line = |row: &Vec<String>| {

@@ -1,4 +1,4 @@
-//! `assent up`: everything in one process, with its state on the terminal.
+//! `assent up`: runs everything in one process and shows its state on the terminal.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -20,8 +20,8 @@ use screen::Screen;
 
 /// Runs a control plane and evaluators on this machine, without Kubernetes.
 ///
-/// Policies are manifests in a directory, which is watched. Requests go to POST /admit of --http, as an API
-/// server's would. The state of each policy is shown as a table, or as lines where the output is no terminal.
+/// Policies are manifests in a directory, which is watched. Send requests to POST /admit of --http, in the form
+/// of an API server. The state of each policy is shown as a table, or as lines if the output is not a terminal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -36,13 +36,13 @@ Examples:
   curl -s --json @review.json http://127.0.0.1:15014/admit
   curl -s http://127.0.0.1:15014/status
 
-Ends with exit code 0 on Ctrl-C or SIGTERM, with 1 where it can't start.";
+Ends with exit code 0 on Ctrl-C or SIGTERM, with 1 if it cannot start.";
 
-/// People can't follow faster, and a thousand policies are not drawn for each of their changes.
+/// Nobody can follow faster updates, and drawing a thousand policies for each change would be costly.
 const PACE: Duration = Duration::from_millis(50);
 
-/// What ends the process in good order.
-struct Stop {
+/// Signals that shut the process down.
+struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
@@ -60,13 +60,13 @@ impl Args {
     }
 }
 
-/// The program that vets modules, which is this one.
+/// The path of this program, which also vets modules.
 pub(crate) fn this_program() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("failed to find this program")
 }
 
 async fn serve(args: UpArgs, mut display: Display) -> anyhow::Result<()> {
-    let mut stop = Stop::listen()?;
+    let mut signals = Signals::listen()?;
     let vetter = Vetter::new(this_program()?, vec!["vet".into()]);
     let scheme = if args.tls_cert.is_some() {
         "https"
@@ -75,52 +75,52 @@ async fn serve(args: UpArgs, mut display: Display) -> anyhow::Result<()> {
     };
     let mut running = tokio::select! {
         started = standalone::start(args, vetter) => started?,
-        () = stop.asked() => return Ok(()),
+        () = signals.received() => return Ok(()),
     };
-    display.say(&format!("discovery: {scheme}://{}", running.discovery));
-    display.say(&format!("http: http://{}", running.http));
-    let failure = show(&mut running, &mut display, &mut stop).await;
+    display.print(&format!("discovery: {scheme}://{}", running.discovery));
+    display.print(&format!("http: http://{}", running.http));
+    let failure = show(&mut running, &mut display, &mut signals).await;
     display.leave();
     tokio::select! {
         () = running.stop() => {}
-        // Who asks twice does not want to wait.
-        () = stop.asked() => {}
+        // A second signal ends the process at once.
+        () = signals.received() => {}
     }
     failure.map_or(Ok(()), Err)
 }
 
-/// Shows the state until something ends; some where nobody asked for the end.
+/// Shows the state until a signal arrives (none) or the control plane ends by itself (some).
 async fn show(
     running: &mut Running,
     display: &mut Display,
-    stop: &mut Stop,
+    signals: &mut Signals,
 ) -> Option<anyhow::Error> {
     let control = running.control.clone();
     let mut changes = control.changes();
     loop {
         changes.borrow_and_update();
-        let look = async {
+        let refresh = async {
             if let Ok(objects) = control.objects().await {
                 let rows: Vec<Row> = objects.iter().map(Row::from).collect();
                 display.show(rows);
             }
-            // Without a loop there are no more changes: what failed says so.
+            // The event loop has ended; its error is reported below.
             if changes.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
             sleep(PACE).await;
         };
         tokio::select! {
-            () = look => {}
-            () = stop.asked() => return None,
+            () = refresh => {}
+            () = signals.received() => return None,
             failure = running.failed() => return Some(failure),
         }
     }
 }
 
-// === impl Stop ===
+// === impl Signals ===
 
-impl Stop {
+impl Signals {
     fn listen() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("failed to listen for signals");
         Ok(Self {
@@ -129,7 +129,7 @@ impl Stop {
         })
     }
 
-    async fn asked(&mut self) {
+    async fn received(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -26,12 +26,6 @@ impl Clock {
         }
     }
 
-    /// Time passes at once.
-    #[cfg(test)]
-    pub(crate) fn advance(&mut self, by: Duration) {
-        self.start = self.start.checked_sub(by).unwrap_or(self.start);
-    }
-
     /// The time now.
     pub(crate) fn now(&self) -> Millis {
         Millis::default() + self.start.elapsed()

@@ -1,29 +1,18 @@
-//! As a controller of a Kubernetes cluster.
+//! The control plane as a controller of a Kubernetes cluster.
 
-mod announce;
 mod args;
-mod chores;
 mod collect;
-mod crds;
-mod deed;
-mod deeds;
-mod failpoint;
 mod http;
-mod known;
-mod machine;
+mod leader;
+mod leadership;
+mod prefetch;
 mod queries;
 mod run;
-mod site;
+mod settings;
 mod sources;
-mod term;
-mod terms;
 mod tls;
 mod trust;
-mod uninstall;
-mod warm;
 
 pub use args::{CleanupArgs, ClusterArgs};
-pub(crate) use crds::apply as apply_crds;
 pub(crate) use run::start;
-pub(crate) use site::client;
-pub(crate) use uninstall::cleanup;
+pub(crate) use settings::client;

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use assent_core::fleet::State;
+use assent_core::fleet::ReplicaState;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -117,7 +117,7 @@ impl Metrics {
             policy_server: server.to_owned(),
             state,
         };
-        for state in State::ALL {
+        for state in ReplicaState::ALL {
             self.replicas.remove(&labels(state.as_str()));
         }
         for state in POLICY_STATES {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use assent_k8s::{crds, uninstall};
 use assent_modules::vet::{Vetter, child_main};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
@@ -117,12 +118,17 @@ async fn run_cluster(args: ClusterArgs) -> anyhow::Result<()> {
 #[tokio::main]
 async fn apply_crds(args: ClusterArgs) -> anyhow::Result<()> {
     prepare(&args.log_format);
-    cluster::apply_crds(&cluster::client(&args).await?).await
+    Ok(crds::apply(&cluster::client(&args).await?).await?)
 }
 
 #[tokio::main]
 async fn cleanup(args: CleanupArgs) -> anyhow::Result<()> {
     prepare(&args.cluster.log_format);
     let client = cluster::client(&args.cluster).await?;
-    cluster::cleanup(&client, args).await
+    let options = uninstall::Options {
+        namespace: args.cluster.namespace,
+        lease: args.cluster.lease_seconds,
+        service_account: args.service_account,
+    };
+    Ok(uninstall::cleanup(&client, options).await?)
 }

@@ -1,31 +1,22 @@
 //! What the gRPC services are backed by: the event loop and the module store.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::sync::Arc;
 
 use assent_api::parse::Rollback;
-use assent_core::{Digest, PolicyKey, Version, rollout::PolicyId};
+use assent_core::{Digest, PolicyKey};
 use assent_grpc::{
     Authenticator, Discovery, Hub, Services,
     certificate::{Certificates, Signer},
     modules::{Artefact, ModuleBytes, ModuleSource, ModuleStat, Modules},
     rollout::{self, RevisionRow, Rollout, Rollouts, Undone},
-    status::{
-        ClientStatus, ConditionRow, Page, PolicyRow, Query as StatusQuery, StatusSource,
-        Unavailable,
-    },
+    status::{ClientStatus, Page, Query as StatusQuery, StatusSource, Unavailable},
 };
 use assent_modules::store::Store;
 use async_trait::async_trait;
 use tokio::sync::watch;
 use tracing::error;
 
-use crate::{
-    control::{Control, Query},
-    drive::{Drive, Performer},
-};
+use crate::control::{Control, Query};
 
 /// Everything that services are made of.
 pub(crate) struct Sources {
@@ -145,59 +136,6 @@ impl Rollouts for Control {
     }
 }
 
-/// Answers a question about the discovery state; `never_good` are policies that the plane does
-/// not know.
-pub(crate) fn client_status<P: Performer>(
-    drive: &mut Drive<P>,
-    query: &StatusQuery,
-    never_good: Vec<PolicyRow>,
-) -> Option<Page> {
-    let server = drive.plane.server(&query.server)?;
-    let version = server.version();
-    // Before anything is published nobody is current: any other version says so.
-    let current = version.unwrap_or_else(nothing);
-    let (replicas, next) = query.select(&server.fleet, current);
-    let own = drive.plane.rollouts().filter(|(name, rollout)| {
-        ***name == *query.server
-            && !rollout.is_ending()
-            && query.wants_policy(rollout.id().key.as_str())
-    });
-    let ids: Vec<PolicyId> = own.map(|(_, r)| r.id().clone()).collect();
-    let rows = ids.iter().filter_map(|id| policy_row(drive, id));
-    let mut policies: Vec<PolicyRow> = rows.collect();
-    policies.extend(never_good);
-    policies.sort_by(|a, b| a.policy.cmp(&b.policy));
-    let now = drive.clock.now();
-    Some(Page {
-        version,
-        replicas,
-        policies,
-        next,
-        now,
-        at: drive.clock.date(now),
-    })
-}
-
-fn policy_row<P: Performer>(drive: &mut Drive<P>, id: &PolicyId) -> Option<PolicyRow> {
-    let (status, since) = drive.status(id)?;
-    let conditions = status.conditions.iter().zip(since);
-    let conditions = conditions.map(|(condition, since)| ConditionRow {
-        r#type: condition.kind.into(),
-        status: condition.status.as_str().into(),
-        reason: condition.reason.into(),
-        message: condition.message.clone(),
-        observed_generation: status.observed_generation,
-        transition: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(since.unsigned_abs())),
-    });
-    Some(PolicyRow {
-        policy: id.key.to_string(),
-        active: status.active.map(|a| a.revision.to_string()),
-        candidate: status.pending.map(|p| p.revision.to_string()),
-        fold: status.fold,
-        conditions: conditions.collect(),
-    })
-}
-
 /// A failing disk is told, and looks like a missing module to whoever asked: they try
 /// again.
 fn known<T, E: std::fmt::Display>(result: Result<Option<T>, E>) -> Option<T> {
@@ -205,8 +143,4 @@ fn known<T, E: std::fmt::Display>(result: Result<Option<T>, E>) -> Option<T> {
         error!("failed to read from the module store: {e}");
         None
     })
-}
-
-fn nothing() -> Version {
-    "0".repeat(64).parse().expect("64 zeros must be a version")
 }

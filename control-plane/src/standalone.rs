@@ -1,13 +1,10 @@
-//! Standalone mode: everything in one process, for trying, for pipelines, for development.
+//! Standalone mode: everything in one process, for evaluation, for pipelines and for development.
 
 pub(crate) mod args;
 mod endpoints;
 mod event_loop;
 mod fleet;
 mod http;
-mod keeper;
-mod machine;
-mod revisions;
 mod run;
 mod services;
 mod view;

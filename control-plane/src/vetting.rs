@@ -1,8 +1,20 @@
 //! From a policy's spec to a revision that is known to load: pull, store, vet.
+//!
+//! The work on a module that does not depend on settings (pull, compile) is done once for
+//! all policies that name it. Namespaces take turns, and neither pulls nor queues hold more
+//! than a fixed number of bytes.
+
+mod budget;
+mod fetch;
+mod flights;
+mod locks;
+#[cfg(test)]
+mod tests;
+mod turns;
 
 use std::{
-    path::PathBuf,
-    sync::Arc,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -13,44 +25,53 @@ use assent_core::{
     rollout::{PolicyId, Refusal, RefusalReason},
 };
 use assent_modules::{
-    pull::{self, Files, ModuleUrl, Puller, Reach, Sources},
-    store::Store,
-    verify::Keys,
-    vet::{Refused, Stage, VetLimits, VetReport, VetRequest, Vetter},
+    store::{MAX_MODULE_BYTES, Store},
+    vet::{Compiled, Facts, Refused, Stage, VetLimits, VetReport, VetRequest, Vetter},
 };
+use assent_oci::{AddressPolicy, Files, ModuleUrl, Puller, Sources};
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use self::{
+    fetch::{BYTES_IN_FLIGHT, Fetched, Fetcher},
+    locks::DigestLocks,
+    turns::FairTurns,
+};
 use crate::metrics::Metrics;
 
-/// Runs vetting jobs and reports what came out.
+/// Runs vetting jobs and reports their outcomes.
 #[derive(Clone)]
 pub(crate) struct Vetting {
     store: Store,
+    fetcher: Fetcher,
     vetter: Vetter,
+    turns: FairTurns,
+    compiling: DigestLocks,
+    /// The fingerprint of the engine in the vetting child, once a child has reported it.
+    engine: Arc<Mutex<Option<String>>>,
     metrics: Metrics,
     outcomes: mpsc::Sender<Outcome>,
 }
 
-/// One generation of one policy to be vetted.
+/// One generation of a policy to be vetted.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     /// The policy.
     pub(crate) id: PolicyId,
     /// Its generation.
     pub(crate) generation: i64,
-    /// Where the module is.
+    /// The URL of the module.
     pub(crate) url: String,
-    /// The module that a rollback pinned, wherever its URL leads now.
+    /// The module of the revision to roll back to, whatever the URL refers to now.
     pub(crate) pinned: Option<Digest>,
-    /// Where relative `file://` URLs start; none where files are refused.
+    /// The base of relative `file://` URLs; none refuses files.
     pub(crate) files: Option<PathBuf>,
-    /// Addresses that may be fetched from, besides declared ones.
-    pub(crate) reach: Reach,
-    /// Public keys (PEM), one of which must have signed the module; none asks for no
+    /// Addresses that may be connected to, besides declared ones.
+    pub(crate) addresses: AddressPolicy,
+    /// Public keys (PEM), one of which must have signed the module; none requires no
     /// signature.
     pub(crate) verification: Vec<String>,
     /// Canonical JSON.
@@ -61,43 +82,43 @@ pub(crate) struct Job {
     pub(crate) mutating: bool,
     /// Resolved limits.
     pub(crate) limits: Limits,
-    /// Where only some host calls are allowed: these.
+    /// The host calls that are allowed; none allows all.
     pub(crate) allowed_capabilities: Option<Vec<String>>,
 }
 
-/// What a server declares about the hosts that modules come from.
+/// The sources that a PolicyServer declares.
 #[derive(Clone, Debug)]
 pub(crate) enum DeclaredSources {
-    /// All of it is at hand.
+    /// Complete.
     Given(Box<Sources>),
-    /// Some of it must be read first.
+    /// To be read, because they refer to Secrets and ConfigMaps.
     Elsewhere(Arc<dyn ReadSources>),
 }
 
-/// Reads declared sources from where they are kept.
+/// Reads declared sources.
 #[async_trait]
 pub(crate) trait ReadSources: std::fmt::Debug + Send + Sync {
-    /// Reads them, or says what is missing.
+    /// Reads them; the error says what is missing.
     async fn read(&self) -> Result<Sources, Failed>;
 }
 
-/// What came out of a job.
+/// The outcome of a job.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     /// The policy.
     pub(crate) id: PolicyId,
     /// Its generation.
     pub(crate) generation: i64,
-    /// A module that loads with the job's settings, or why there is none.
+    /// A module that loads with the job's settings, or the reason why there is none.
     pub(crate) result: Result<Module, Failed>,
 }
 
-/// Why a generation can't be used.
+/// Why a generation can not be used.
 #[derive(Clone, Debug)]
 pub(crate) struct Failed {
     /// For the user.
     pub(crate) refusal: Refusal,
-    /// Whether the same may work later.
+    /// Whether a retry may succeed.
     pub(crate) retryable: bool,
 }
 
@@ -112,6 +133,10 @@ impl Vetting {
         outcomes: mpsc::Sender<Outcome>,
     ) -> Self {
         Self {
+            fetcher: Fetcher::new(store.clone(), metrics.clone()),
+            turns: FairTurns::new(vetter.concurrency()),
+            compiling: DigestLocks::default(),
+            engine: Arc::default(),
             store,
             vetter,
             metrics,
@@ -119,7 +144,7 @@ impl Vetting {
         }
     }
 
-    /// Where modules are kept.
+    /// The store of modules.
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
@@ -127,8 +152,9 @@ impl Vetting {
     /// Starts a job. Cancelling it ends its child process.
     pub(crate) fn start(&self, job: Job, sources: DeclaredSources, cancelled: CancellationToken) {
         let vetting = self.clone();
+        let since = self.fetcher.now();
         tokio::spawn(async move {
-            let running = vetting.run(&job, &sources);
+            let running = vetting.run(&job, &sources, since);
             let Some(result) = cancelled.run_until_cancelled(running).await else {
                 return;
             };
@@ -142,75 +168,140 @@ impl Vetting {
         });
     }
 
-    async fn run(&self, job: &Job, sources: &DeclaredSources) -> Result<Module, Failed> {
-        let (digest, bytes, url) = self.fetch(job, sources).await?;
-        let size = bytes.len() as u64;
+    /// Between fetching and vetting the module is on disk only: however many jobs wait for
+    /// their turn, they hold no bytes of modules.
+    async fn run(
+        &self,
+        job: &Job,
+        sources: &DeclaredSources,
+        since: u64,
+    ) -> Result<Module, Failed> {
+        let Fetched { digest, size, url } = self.fetch(job, sources, since).await?;
+        let turn = self.turns.take(job.namespace()).await;
         let start = Instant::now();
-        let report = self.vetter.vet(bytes, &request(job)).await;
+        let facts = self.vet(job, digest).await?;
         self.metrics
             .module_compile
             .observe(start.elapsed().as_secs_f64());
-        let accepted = match report.map_err(|e| Failed::later(e.to_string()))? {
-            VetReport::Accepted(accepted) => accepted,
-            VetReport::Refused(refused) => return Err(Failed::vetted(refused)),
-        };
-        if let Some(artefact) = accepted.artefact {
-            // Without it evaluators compile the portable module themselves.
-            let stored = self
-                .store
-                .put_artefact(&artefact.engine, digest, artefact.bytes);
-            if let Err(error) = stored.await {
-                warn!("failed to store a compiled module: {error}");
-            }
-        }
-        let metadata = accepted.facts.metadata.as_ref();
+        drop(turn);
+        let metadata = facts.metadata.as_ref();
         let wanted = metadata.map(|m| m.host_capabilities.clone());
         Ok(Module {
             digest,
             size,
-            abi: accepted.facts.abi,
+            abi: facts.abi,
             host_capabilities: allowed(wanted.unwrap_or_default(), job),
             url,
         })
     }
 
-    /// The module's bytes, out of the store where it is pinned and there. Where it must
-    /// be signed it is pulled again: what is stored may be older than that wish.
+    /// Brings the module into the store, unless it is pinned and there. If it must be signed
+    /// it is pulled again: it may have been stored before a signature was required.
     async fn fetch(
         &self,
         job: &Job,
         sources: &DeclaredSources,
-    ) -> Result<(Digest, Bytes, String), Failed> {
-        if let Some(digest) = job.pinned.filter(|_| job.verification.is_empty()) {
-            let stored = self.store.get(digest).await;
-            if let Some(bytes) = stored.map_err(|e| Failed::later(e.to_string()))? {
-                return Ok((digest, bytes, job.url.clone()));
+        since: u64,
+    ) -> Result<Fetched, Failed> {
+        if let Some(digest) = job.pinned.filter(|_| job.verification.is_empty())
+            && let Some(size) = self.fetcher.stat(digest).await?
+        {
+            return Ok(Fetched {
+                digest,
+                size,
+                url: job.url.clone(),
+            });
+        }
+        let sources = sources.read().await?;
+        let fetched = self.fetcher.fetch(job, sources, since).await?;
+        match job.pinned.filter(|pinned| *pinned != fetched.digest) {
+            None => Ok(fetched),
+            Some(pinned) => Err(Failed::pull(format!(
+                "{} does not match {pinned}, the digest of the revision to roll back to, and the \
+                 module with that digest is no longer stored",
+                job.url
+            ))),
+        }
+    }
+
+    /// Vets the module with the job's settings. It is compiled only if that was not done
+    /// before: policies that share a module differ in their settings.
+    async fn vet(&self, job: &Job, digest: Digest) -> Result<Facts, Failed> {
+        let request = request(job);
+        let mut artefact = self.artefact(digest).await;
+        let mut compiling = None;
+        if artefact.is_none() {
+            compiling = Some(self.compiling.lock(digest).await);
+            artefact = self.artefact(digest).await;
+        }
+        if let Some(artefact) = artefact {
+            drop(compiling.take());
+            match self.vetter.vet_compiled(artefact, &request).await {
+                Ok(VetReport::Accepted(compiled)) => return Ok(compiled.facts),
+                Ok(VetReport::Refused { refused, .. }) => return Err(Failed::vetted(refused)),
+                Err(error) => debug!(%digest, "failed to vet a compiled module: {error}"),
             }
         }
-        let start = Instant::now();
-        let url: ModuleUrl = job
-            .url
-            .parse()
-            .map_err(|e| Failed::invalid(format!("spec.module: {e}")))?;
-        let pulled = puller(job, sources)
-            .await?
-            .pull(&url)
-            .await
-            .map_err(Failed::pulling)?;
-        self.metrics
-            .module_pull
-            .observe(start.elapsed().as_secs_f64());
-        if let Some(pinned) = job.pinned.filter(|pinned| *pinned != pulled.digest) {
-            return Err(Failed::pull(format!(
-                "{} is not the module that is gone back to ({pinned}), and that one is no longer stored",
-                job.url
-            )));
+        let module = self.store.get(digest).await;
+        let module = module.map_err(|e| Failed::later(e.to_string()))?;
+        let module = module.ok_or_else(|| {
+            // A stored module that does not match its digest is removed when it is read.
+            Failed::later(format!("the stored module {digest} was damaged"))
+        })?;
+        let report = self.vetter.vet(module, &request).await;
+        match report.map_err(|e| Failed::later(e.to_string()))? {
+            VetReport::Accepted(compiled) => Ok(self.keep(digest, *compiled).await),
+            VetReport::Refused { refused, compiled } => {
+                if let Some(compiled) = compiled {
+                    self.keep(digest, *compiled).await;
+                }
+                Err(Failed::vetted(refused))
+            }
         }
-        let stored = self.store.put_expected(pulled.digest, pulled.bytes.clone());
-        stored.await.map_err(|e| Failed::later(e.to_string()))?;
-        debug!(module = %job.url, digest = %pulled.digest, signer = ?pulled.verified_by, "fetched");
-        let resolved = pulled.resolved_url.to_string();
-        Ok((pulled.digest, pulled.bytes, resolved))
+    }
+
+    /// What the module compiles to, if that is known.
+    async fn artefact(&self, digest: Digest) -> Option<Bytes> {
+        let engine = self.engine.lock().ok()?.clone()?;
+        self.store.get_artefact(&engine, digest).await.ok()?
+    }
+
+    /// Stores the artefact, for evaluators and for the next policy with this module. Without
+    /// it they compile the portable module themselves.
+    async fn keep(&self, digest: Digest, compiled: Compiled) -> Facts {
+        if let Some(artefact) = compiled.artefact {
+            let engine = artefact.engine;
+            let stored = self.store.put_artefact(&engine, digest, artefact.bytes);
+            match stored.await {
+                Ok(_) => {
+                    if let Ok(mut known) = self.engine.lock() {
+                        *known = Some(engine);
+                    }
+                }
+                Err(error) => warn!("failed to store a compiled module: {error}"),
+            }
+        }
+        compiled.facts
+    }
+}
+
+// === impl Job ===
+
+impl Job {
+    /// Whom the policy is scheduled for; all cluster-wide policies together count as one.
+    fn namespace(&self) -> &str {
+        self.id.key.namespace().unwrap_or_default()
+    }
+}
+
+// === impl DeclaredSources ===
+
+impl DeclaredSources {
+    async fn read(&self) -> Result<Sources, Failed> {
+        match self {
+            DeclaredSources::Given(sources) => Ok(Sources::clone(sources)),
+            DeclaredSources::Elsewhere(place) => place.read().await,
+        }
     }
 }
 
@@ -224,24 +315,25 @@ impl Failed {
         }
     }
 
-    /// A process that died or was too slow may have been the machine's fault: it gets
-    /// another try.
+    /// A process that died or was too slow may have been the machine's fault: it is tried
+    /// again before the module is refused for good.
     fn vetted(refused: Refused) -> Self {
         Self {
-            retryable: refused.stage == Stage::Crashed,
+            retryable: matches!(refused.stage, Stage::Crashed | Stage::TimedOut),
             ..Self::invalid(refused.message)
         }
     }
 
-    /// What can't be fetched now may be there later; what is no module stays none.
-    fn pulling(error: pull::Error) -> Self {
+    /// A module that is missing may be pushed later; content that is not a module stays so.
+    fn pulling(error: assent_oci::Error) -> Self {
         let reason = match &error {
-            pull::Error::NotWasm { .. } | pull::Error::TooLarge { .. } => RefusalReason::Invalid,
-            pull::Error::SignatureRejected { .. } => RefusalReason::SignatureRejected,
+            assent_oci::Error::NotWasm { .. } | assent_oci::Error::TooLarge { .. } => {
+                RefusalReason::Invalid
+            }
+            assent_oci::Error::SignatureRejected { .. } => RefusalReason::SignatureRejected,
             _ => RefusalReason::PullError,
         };
         Self {
-            // A tag that is not there may be pushed the next moment.
             retryable: reason == RefusalReason::PullError,
             refusal: refusal(reason, error.to_string()),
         }
@@ -254,7 +346,7 @@ impl Failed {
         }
     }
 
-    /// Nothing is known to be wrong with the module.
+    /// A failure that is not the module's fault.
     pub(crate) fn later(message: String) -> Self {
         Self {
             refusal: refusal(RefusalReason::PullError, message),
@@ -263,64 +355,65 @@ impl Failed {
     }
 }
 
-/// Fetches a module that a stored revision names, however often that takes.
-pub(crate) async fn restore(
+/// Fetches a module that a stored revision names and the store lacks; retries until it is
+/// there.
+pub(crate) async fn fetch_again(
     store: &Store,
     url: &str,
     digest: Digest,
-    sources: &dyn ReadSources,
-    reach: Reach,
+    sources: &DeclaredSources,
+    addresses: AddressPolicy,
+    files: Option<&Path>,
 ) {
     let mut wait = Duration::from_secs(2);
-    while let Err(why) = try_restore(store, url, digest, sources, reach).await {
-        warn!(%digest, "failed to fetch a module again, which is tried again: {why}");
+    loop {
+        let fetched = fetch_once(store, url, digest, sources, addresses, files).await;
+        let Err(why) = fetched else { return };
+        warn!(%digest, "failed to fetch a module again; retrying: {why}");
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(Duration::from_secs(300));
     }
 }
 
-async fn try_restore(
+async fn fetch_once(
     store: &Store,
     url: &str,
     digest: Digest,
-    sources: &dyn ReadSources,
-    reach: Reach,
+    sources: &DeclaredSources,
+    addresses: AddressPolicy,
+    files: Option<&Path>,
 ) -> Result<(), String> {
-    if store
-        .stat(digest)
-        .await
-        .map_err(|e| e.to_string())?
-        .is_some()
-    {
+    if is_stored(store, digest).await? {
         return Ok(());
     }
     let sources = sources.read().await.map_err(|f| f.refusal.message)?;
-    let url: ModuleUrl = url.parse().map_err(|e| format!("{e}"))?;
-    let puller = Puller::new(sources, reach).map_err(|e| e.to_string())?;
-    let pulled = puller.pull(&url).await.map_err(|e| e.to_string())?;
-    let stored = store.put_expected(digest, pulled.bytes).await;
-    stored.map_err(|e| e.to_string())
+    let mut puller = Puller::new(sources, addresses).map_err(|e| e.to_string())?;
+    if let Some(base) = files {
+        puller = puller.with_files(Files::Below(base.to_owned()));
+    }
+    pull_into(store, &puller, url, digest).await
 }
 
-async fn puller(job: &Job, sources: &DeclaredSources) -> Result<Puller, Failed> {
-    let sources = match sources {
-        DeclaredSources::Given(sources) => Sources::clone(sources),
-        DeclaredSources::Elsewhere(place) => place.read().await?,
-    };
-    let puller = Puller::new(sources, job.reach);
-    let mut puller = puller.map_err(|e| Failed::invalid(e.to_string()))?;
-    if let Some(base) = &job.files {
-        puller = puller.with_files(Files::Below(base.clone()));
-    }
-    if job.verification.is_empty() {
-        return Ok(puller);
-    }
-    let keys = Keys::any_of(&job.verification).map_err(|e| {
-        Failed::invalid(format!(
-            "spec.verification.publicKeys of the PolicyServer: {e}"
-        ))
-    })?;
-    Ok(puller.with_verification(keys))
+async fn is_stored(store: &Store, digest: Digest) -> Result<bool, String> {
+    let found = store.stat(digest).await;
+    found.map(|size| size.is_some()).map_err(|e| e.to_string())
+}
+
+/// Pulls within the budget that all pulls share: after a restart many modules may be missing
+/// at once.
+async fn pull_into(
+    store: &Store,
+    puller: &Puller,
+    url: &str,
+    digest: Digest,
+) -> Result<(), String> {
+    let url: ModuleUrl = url.parse().map_err(|e| format!("{e}"))?;
+    let located = puller.locate(&url).await.map_err(|e| e.to_string())?;
+    let size = located.size().unwrap_or(MAX_MODULE_BYTES as u64);
+    let _share = BYTES_IN_FLIGHT.take(size).await;
+    let pulled = puller.fetch(located).await.map_err(|e| e.to_string())?;
+    let stored = store.put_expected(digest, pulled.bytes).await;
+    stored.map_err(|e| e.to_string())
 }
 
 fn request(job: &Job) -> VetRequest {
@@ -345,41 +438,4 @@ fn allowed(mut wanted: Vec<String>, job: &Job) -> Vec<String> {
 
 fn refusal(reason: RefusalReason, message: String) -> Refusal {
     Refusal { reason, message }
-}
-
-#[cfg(test)]
-mod tests {
-    use assent_modules::verify::Rejected;
-
-    use super::*;
-
-    #[track_caller]
-    fn check(error: pull::Error, reason: RefusalReason, retryable: bool) {
-        let failed = Failed::pulling(error);
-        assert_eq!(
-            (failed.refusal.reason, failed.retryable),
-            (reason, retryable)
-        );
-    }
-
-    #[test]
-    fn a_missing_signature_is_told_from_a_registry_that_is_away() {
-        let url = || "registry://r.io/p:v1".to_owned();
-        let rejected = pull::Error::SignatureRejected {
-            url: url(),
-            why: Rejected::Unsigned,
-            keys: String::new(),
-        };
-        check(rejected, RefusalReason::SignatureRejected, false);
-        let away = pull::Error::Network {
-            url: url(),
-            why: String::new(),
-        };
-        check(away, RefusalReason::PullError, true);
-        let no_module = pull::Error::NotWasm {
-            url: url(),
-            why: "",
-        };
-        check(no_module, RefusalReason::Invalid, false);
-    }
 }

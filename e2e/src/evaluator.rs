@@ -112,7 +112,7 @@ impl Evaluator {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// Whether it says that it is ready.
+    /// Whether it reports to be ready.
     pub async fn ready(&self) -> bool {
         let probe = http::request(&format!("http://{}/readyz", self.admin), None).await;
         probe.is_ok_and(|(code, _)| code == 200)

@@ -5,7 +5,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use serde_json::{Value, json};
 
-/// `GET`, or `POST` where there is a body: code and body of the answer.
+/// `GET`, or `POST` with a body: code and body of the response.
 pub async fn request(url: &str, body: Option<Bytes>) -> Result<(u16, Bytes), String> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
     let method = if body.is_some() { "POST" } else { "GET" };

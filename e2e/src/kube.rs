@@ -1,6 +1,6 @@
 //! A real Kubernetes API for tests: etcd, kube-apiserver and kube-controller-manager as
-//! processes, without nodes. Pods are objects here; what a kubelet would say about one is
-//! said by [`Kubectl::pod_ready`].
+//! processes, without nodes. Pods are only objects; [`Kubectl::pod_ready`] reports what a
+//! kubelet would.
 //!
 //! ```text
 //! assent_e2e::kube::with_temp_ns(async |ns| {
@@ -17,22 +17,22 @@
 
 pub mod api;
 pub mod balancer;
+mod cleanup;
 mod cluster;
-mod keeper;
+pub mod harness;
 mod kubectl;
 mod namespace;
 mod pki;
 mod pods;
 mod server;
-pub mod stage;
 
 pub use balancer::Balancer;
 pub use cluster::Cluster;
+pub use harness::Harness;
 pub use kubectl::Kubectl;
 pub use namespace::{with_temp_ns, with_temp_ns_on};
 pub use pods::Token;
 pub use server::ApiServer;
-pub use stage::Stage;
 
 use std::{
     fs,
@@ -41,16 +41,16 @@ use std::{
 
 use tokio::sync::OnceCell;
 
-/// The audience that the control plane asks replicas' tokens for.
+/// The audience of replicas' tokens.
 pub const AUDIENCE: &str = "assent-control-plane";
 
-/// The one that tests of this program share. It goes when the program ends, however it ends.
+/// The server that the tests of this program share. It ends with the program, however that ends.
 pub async fn shared() -> &'static ApiServer {
     static SHARED: OnceCell<ApiServer> = OnceCell::const_new();
     SHARED.get_or_init(ApiServer::start).await
 }
 
-/// The definitions of Assent's kinds, as the chart has them.
+/// The CRDs of the chart.
 pub fn crds() -> Vec<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/assent/crds");
     let files = fs::read_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));

@@ -5,7 +5,6 @@
 
 pub mod client;
 pub mod evaluator;
-pub mod ground;
 pub mod hash;
 pub mod http;
 pub mod kube;
@@ -19,11 +18,12 @@ pub mod tls;
 pub mod tools;
 pub mod up;
 pub mod walkthrough;
+pub mod workspace;
 
 pub use client::{Delta, Sotw};
 pub use evaluator::Evaluator;
-pub use ground::Ground;
 pub use up::{Options, Up};
+pub use workspace::Workspace;
 
 use std::time::{Duration, Instant};
 

@@ -52,7 +52,7 @@ pub fn garbage() -> Vec<u8> {
     b"this is not WebAssembly".to_vec()
 }
 
-/// What [`strict_settings`] says.
+/// The message of [`strict_settings`].
 pub const REFUSED: &str = "{\"valid\":false,\"message\":\"no such setting here\"}";
 
 struct Guest<'a> {

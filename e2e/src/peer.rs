@@ -1,4 +1,4 @@
-//! A control plane that does what the test says, over a real socket.
+//! A scripted control plane over a real socket.
 
 use std::{
     collections::HashMap,
@@ -93,7 +93,7 @@ impl Peer {
         self.serve_as(&digest(wasm), wasm);
     }
 
-    /// Makes bytes available under a digest that need not be theirs.
+    /// Offers bytes under a digest that may be wrong.
     pub fn serve_as(&self, digest: &str, wasm: &[u8]) {
         let mut modules = self.modules.lock().expect("lock must not be poisoned");
         modules.insert(digest.to_owned(), wasm.to_vec());
@@ -107,7 +107,7 @@ impl Peer {
             .expect("the scripted side must run")
     }
 
-    /// Goes away at once; its address.
+    /// Stops at once and returns the address.
     pub async fn stop(self) -> SocketAddr {
         self.server.abort();
         let _ = self.server.await;

@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{eventually, process::Process, tools::tool, up::free_address};
 
-/// The same content over TLS, and for those with a password where there is one.
+/// The same content over TLS, optionally with a password.
 pub struct Front {
     /// Where it listens.
     pub address: SocketAddr,
@@ -63,7 +63,7 @@ impl Registry {
         self.process.kill();
     }
 
-    /// Starts it again where it was.
+    /// Starts it again on the same address.
     pub async fn restart(&mut self) {
         self.process.kill();
         self.process = launch(self.dir.path(), self.address);

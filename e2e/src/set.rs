@@ -1,4 +1,4 @@
-//! Sets of policies as a control plane would send them, for tests that play one.
+//! Sets of policies as a control plane sends them, for tests that script one.
 
 use assent_proto::v1::{self, DeltaPolicyDiscoveryResponse, RouteState};
 
@@ -37,7 +37,7 @@ pub fn revision(name: &str, generation: i64, wasm: &[u8]) -> v1::Policy {
 // === impl Set ===
 
 impl Set {
-    /// Each revision with a route of its own in this state.
+    /// Each revision with its own route in this state.
     pub fn new(revisions: &[(&v1::Policy, RouteState)]) -> Self {
         let route = |(policy, state): &(&v1::Policy, RouteState)| v1::Route {
             path: policy.revision.clone(),
@@ -58,12 +58,12 @@ impl Set {
         Held::of(&self.policies, &self.routes).version()
     }
 
-    /// The response that carries all of it.
+    /// The response with the full set.
     pub fn full(&self, nonce: &str) -> DeltaPolicyDiscoveryResponse {
         self.since(&Self::default(), nonce)
     }
 
-    /// The response that leads here from another set.
+    /// The difference from another set, as a response.
     pub fn since(&self, from: &Self, nonce: &str) -> DeltaPolicyDiscoveryResponse {
         let gone = |p: &&v1::Policy| !self.policies.iter().any(|q| q.revision == p.revision);
         let left = |r: &&v1::Route| !self.routes.iter().any(|s| s.path == r.path);

@@ -1,4 +1,4 @@
-//! Tools of others, which say whether what we serve is what they expect.
+//! Third-party tools that check Assent's interfaces.
 
 use std::{
     io::Write as _,
@@ -6,7 +6,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// Path of a tool out of the environment.
+/// Path of a tool, from the environment.
 pub fn tool(variable: &str) -> PathBuf {
     match std::env::var_os(variable) {
         Some(path) => path.into(),
@@ -31,7 +31,7 @@ pub fn promtool(exposition: &[u8]) -> Output {
     child.wait_with_output().expect("promtool must end")
 }
 
-/// Runs grpcurl in the clear.
+/// Runs grpcurl without TLS.
 pub fn grpcurl(args: &[&str]) -> Output {
     let output = Command::new(tool("ASSENT_GRPCURL"))
         .arg("-plaintext")

@@ -205,7 +205,7 @@ impl Up {
         answer["response"].clone()
     }
 
-    /// `GET /metrics`: one sample by its whole name with labels, 0 where it is not there.
+    /// `GET /metrics`: one sample by its full name with labels; 0 if it is missing.
     pub async fn metric(&self, sample: &str) -> f64 {
         let (_, body) = self
             .request("/metrics", None)
@@ -264,8 +264,8 @@ impl Up {
         policy
     }
 
-    /// A flip is in force a moment before the set that tells of it goes out: changes are
-    /// gathered. Where the set can't be read without a token, nothing is waited for.
+    /// A flip takes effect a moment before the set that contains it is sent: changes are
+    /// coalesced. If the set cannot be read without a token, this does not wait.
     async fn wait_flip_published(&self, name: &str, policy: &Value) {
         let revision = policy["status"]["active"]["revision"].as_str();
         let path = format!("/{name}/{}", revision.unwrap_or_default());
@@ -350,7 +350,7 @@ impl Up {
         }
     }
 
-    /// Prints what it said last.
+    /// Prints the end of its log.
     pub fn print_log(&self) {
         print_log("assent up", &self.dir.path().join("log"));
     }

@@ -1,4 +1,4 @@
-//! A document whose commands are run, and whose outputs are what was seen.
+//! Runs the commands of a document and compares their output with the document.
 //!
 //! In blocks that begin with ` ```console ` a line after `$ ` is a command, which goes on after
 //! a backslash at a line's end. The lines after it are its output: compared by their
@@ -44,7 +44,7 @@ const ELISION: &str = "…";
 // === impl Document ===
 
 impl Document {
-    /// Reads a document. An error says in which line the mistake is.
+    /// Parses a document. An error names the line of the mistake.
     pub fn read(text: &str) -> Result<Self, String> {
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         let mut steps = Vec::new();

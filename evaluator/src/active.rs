@@ -1,4 +1,4 @@
-//! The set that answers requests: immutable, swapped as a whole.
+//! The set of policies that answers requests: immutable, replaced as a whole.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,140 +9,120 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use assent_core::{RouteState, Version};
+use assent_core::{RevisionId, RouteState, Version};
 
 use crate::{
-    gate::Gate,
+    evaluation::{LoadedPolicy, Route},
     metrics::Metrics,
-    plan::{Answer, Layout, Parsed},
-    served::Served,
+    plan::{RevisionName, RoutingTable, Target},
 };
 
 #[cfg(test)]
 mod tests;
 
-/// The one place that requests read and the sync loop writes.
-pub(crate) struct Active {
-    current: ArcSwap<Set>,
+/// The set in place: requests read it, the sync loop replaces it.
+#[derive(Default)]
+pub(crate) struct ActiveSet {
+    current: ArcSwap<PolicySet>,
     history: Mutex<History>,
-    metrics: Metrics,
-    gates: Mutex<HashMap<String, Arc<Gate>>>,
-    per_policy: usize,
 }
 
-/// What a request sees, whole.
+/// The policies that one request sees.
 #[derive(Default)]
-pub(crate) struct Set {
+pub(crate) struct PolicySet {
     /// None before the first set: "not known yet" is not "empty".
-    pub(crate) version: Option<Version>,
+    version: Option<Version>,
     paths: HashMap<Arc<str>, Entry>,
-    /// Per object (policy and uid): who answers paths that have left the table.
+    /// The retired ones of `paths`: health checks look at them alone.
+    retired: Vec<(Arc<str>, Arc<AtomicU64>)>,
+    /// Per object (policy and uid): what answers paths that are no longer in the table.
     objects: HashMap<String, Object>,
 }
 
+/// The loaded revisions, by name.
+pub(crate) type LoadedPolicies = HashMap<String, Arc<LoadedPolicy>>;
+
 struct Entry {
     state: RouteState,
-    target: Target,
+    answer: Answer,
     /// Requests since the last health check; counted on retired paths.
     requests: Arc<AtomicU64>,
 }
 
-enum Target {
-    By(Vec<Arc<Served>>),
+#[derive(Clone)]
+enum Answer {
+    Route(Arc<Route>),
+    /// The reason.
     NotLoaded(Arc<str>),
 }
 
 struct Object {
-    active: Option<Arc<Served>>,
-    /// `mutating` of the generations that were seen; empty where it never changed.
+    active: Option<Arc<Route>>,
+    /// `mutating` of the generations that were seen; empty if it never changed.
     mutating: Generations,
 }
 
-/// What is remembered of `mutating`, per object and generation.
+/// `mutating` of the generations that were seen, per object.
 type History = HashMap<String, Generations>;
 type Generations = BTreeMap<i64, bool>;
 
 /// Generations remembered per object; webhooks point at one of the last few.
 const REMEMBERED: usize = 64;
 
-/// Who answers a path.
-pub(crate) enum Found {
-    By(Vec<Arc<Served>>),
-    /// Announced or about to be, but not loaded.
+/// What answers a path.
+pub(crate) enum Lookup {
+    Route(Arc<Route>),
+    /// Announced or about to be, but not loaded, and why.
     NotLoaded(String),
     /// No policy of this set has or had this path.
     Unknown,
 }
 
-// === impl Active ===
+// === impl ActiveSet ===
 
-impl Active {
-    pub(crate) fn new(metrics: Metrics, per_policy: usize) -> Self {
-        Self {
-            current: ArcSwap::default(),
-            history: Mutex::default(),
-            metrics,
-            gates: Mutex::default(),
-            per_policy,
-        }
-    }
-
+impl ActiveSet {
     /// The set as it is now; a request loads it once.
-    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<Set>> {
+    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<PolicySet>> {
         self.current.load()
     }
 
-    /// The gate of a policy; revisions of it share one, so that a swap frees no capacity
-    /// that is still in use.
-    pub(crate) fn gate(&self, policy: &str) -> Arc<Gate> {
-        let mut gates = self
-            .gates
-            .lock()
-            .expect("the gates' lock must not be poisoned");
-        let gate = gates.entry(policy.to_owned());
-        gate.or_insert_with(|| Arc::new(Gate::new(self.per_policy)))
-            .clone()
-    }
-
-    /// Puts a set in place. One store: no request sees half of it.
-    pub(crate) fn swap(&self, layout: &Layout, served: &HashMap<String, Arc<Served>>) {
+    /// Replaces the set. One store: no request sees half of it.
+    pub(crate) fn swap(&self, table: &RoutingTable, loaded: &LoadedPolicies) {
         let before = self.current.load_full();
-        let objects = self.objects(layout, served);
-        let paths = layout.paths.iter().map(|(path, place)| {
-            let target = match &place.answer {
-                Answer::By(revisions) => pick(revisions, served),
-                Answer::NotLoaded(why) => Target::NotLoaded(why.as_str().into()),
-            };
+        let entry = |(path, row): (&Arc<str>, &crate::plan::Row)| {
             let requests = before.paths.get(path).map(|entry| entry.requests.clone());
             let entry = Entry {
-                state: place.state,
-                target,
+                state: row.state,
+                answer: Answer::of(&row.target, loaded),
                 requests: requests.unwrap_or_default(),
             };
             (path.clone(), entry)
-        });
-        let set = Set {
-            version: Some(layout.version),
-            paths: paths.collect(),
-            objects,
+        };
+        let paths: HashMap<_, _> = table.rows.iter().map(entry).collect();
+        let retired = paths
+            .iter()
+            .filter(|(_, entry)| entry.state == RouteState::Retired)
+            .map(|(path, entry)| (path.clone(), entry.requests.clone()));
+        let set = PolicySet {
+            version: Some(table.version),
+            retired: retired.collect(),
+            objects: self.objects(&paths, loaded),
+            paths,
         };
         self.current.store(Arc::new(set));
-        self.forget_gone(&before, served);
     }
 
     /// Requests on retired paths since the last call.
     pub(crate) fn take_retired(&self) -> Vec<(String, u64)> {
         let set = self.current.load();
-        let retired = set
-            .paths
-            .iter()
-            .filter(|(_, entry)| entry.state == RouteState::Retired);
-        let counted =
-            retired.map(|(path, entry)| (path.to_string(), entry.requests.swap(0, Relaxed)));
-        counted.filter(|(_, count)| *count > 0).collect()
+        let counted = set.retired.iter().filter_map(|(path, requests)| {
+            let count = requests.swap(0, Relaxed);
+            (count > 0).then(|| (path.to_string(), count))
+        });
+        counted.collect()
     }
 
-    /// Puts counts back that could not be told.
+    /// Adds counts again that could not be reported.
     pub(crate) fn restore_retired(&self, counts: &[(String, u64)]) {
         let set = self.current.load();
         for (path, count) in counts {
@@ -154,138 +134,125 @@ impl Active {
 
     fn objects(
         &self,
-        layout: &Layout,
-        served: &HashMap<String, Arc<Served>>,
+        paths: &HashMap<Arc<str>, Entry>,
+        loaded: &LoadedPolicies,
     ) -> HashMap<String, Object> {
         let mut history = self
             .history
             .lock()
             .expect("the history's lock must not be poisoned");
-        let mut objects = HashMap::new();
-        for one in served.values() {
+        for one in loaded.values() {
             if let Some(key) = object_key(one.policy.revision.as_str()) {
                 let seen = history.entry(key).or_default();
-                note(seen, one.policy.generation, one.policy.content.mutating);
+                remember(seen, one.policy.generation, one.policy.content.mutating);
             }
         }
-        // Objects of which nothing is loaded are known too: their paths are not loaded yet.
-        let paths = layout.paths.keys().map(AsRef::as_ref);
-        for name in paths.chain(served.keys().map(String::as_str)) {
+        let mut objects = HashMap::new();
+        // An object without a loaded revision is known too: its paths are not loaded yet.
+        let names = paths.keys().map(AsRef::as_ref);
+        for name in names.chain(loaded.keys().map(String::as_str)) {
             if let Some(key) = object_key(name) {
                 let mutating = history.get(&key).map(changes).unwrap_or_default();
                 let active = None;
                 objects.entry(key).or_insert(Object { active, mutating });
             }
         }
-        for (path, place) in &layout.paths {
-            let Answer::By(revisions) = &place.answer else {
+        for (path, entry) in paths {
+            let Answer::Route(route) = &entry.answer else {
                 continue;
             };
             let object = object_key(path).and_then(|key| objects.get_mut(&key));
-            if let (RouteState::Active, [one], Some(object)) =
-                (place.state, revisions.as_slice(), object)
+            if let (RouteState::Active, [_], Some(object)) = (entry.state, route.policies(), object)
             {
-                object.active = served.get(one.as_str()).cloned();
+                object.active = Some(route.clone());
             }
         }
         history.retain(|key, _| objects.contains_key(key));
         objects
     }
-
-    fn forget_gone(&self, before: &Set, served: &HashMap<String, Arc<Served>>) {
-        let alive = |policy: &str| {
-            served
-                .values()
-                .any(|one| one.policy.policy.as_str() == policy)
-        };
-        let mut gates = self
-            .gates
-            .lock()
-            .expect("the gates' lock must not be poisoned");
-        let gone: Vec<String> = before
-            .objects
-            .keys()
-            .filter_map(|key| key.split('\n').next())
-            .filter(|policy| !alive(policy))
-            .map(str::to_owned)
-            .collect();
-        for policy in gone {
-            gates.remove(&policy);
-            self.metrics.forget(&policy, crate::served::REASONS);
-        }
-    }
 }
 
-// === impl Set ===
+// === impl PolicySet ===
 
-impl Set {
-    /// Who answers `path`; counts requests on paths that should have none.
-    pub(crate) fn find(&self, path: &str, metrics: &Metrics) -> Found {
+impl PolicySet {
+    /// What answers `path`; counts requests on paths that should have none.
+    pub(crate) fn find(&self, path: &str, metrics: &Metrics) -> Lookup {
         if let Some(entry) = self.paths.get(path) {
             if entry.state == RouteState::Retired {
                 entry.requests.fetch_add(1, Relaxed);
                 metrics.retired_path_requests.inc();
             }
-            return match &entry.target {
-                Target::By(served) => Found::By(served.clone()),
-                Target::NotLoaded(why) => Found::NotLoaded(why.to_string()),
+            return match &entry.answer {
+                Answer::Route(route) => Lookup::Route(route.clone()),
+                Answer::NotLoaded(why) => Lookup::NotLoaded(why.to_string()),
             };
         }
         if self.version.is_none() {
-            return Found::NotLoaded("no set of policies has been loaded yet".into());
+            return Lookup::NotLoaded("no set of policies has been loaded yet".into());
         }
         self.find_past(path, metrics)
     }
 
-    /// A path that left the table: an older generation of an object that is known is
-    /// answered by the active revision, a newer one is not loaded yet.
-    fn find_past(&self, path: &str, metrics: &Metrics) -> Found {
-        let Some(name) = Parsed::read(path) else {
-            return Found::Unknown;
+    /// A path that is not in the table: an older generation of a known object is answered by the active revision, a
+    /// newer one is not loaded yet.
+    fn find_past(&self, path: &str, metrics: &Metrics) -> Lookup {
+        let Some(name) = RevisionName::parse(path) else {
+            return Lookup::Unknown;
         };
         let Some(object) = object_key(path).and_then(|key| self.objects.get(&key)) else {
-            return Found::Unknown;
+            return Lookup::Unknown;
         };
-        let Some(active) = &object.active else {
-            return Found::NotLoaded(format!("no revision of {} is active yet", name.policy));
+        let Some((route, [active])) = object.active.as_ref().map(|it| (it, it.policies())) else {
+            return Lookup::NotLoaded(format!("no revision of {} is active yet", name.policy));
         };
         if name.generation > active.policy.generation {
-            return Found::NotLoaded(format!("{path} is not loaded yet"));
+            return Lookup::NotLoaded(format!("{path} is not loaded yet"));
         }
         let now = active.policy.content.mutating;
         if mutating_at(&object.mutating, name.generation).is_some_and(|then| then != now) {
-            return Found::NotLoaded(format!(
+            return Lookup::NotLoaded(format!(
                 "{path} is gone, and the active revision differs in whether it mutates"
             ));
         }
         metrics.retired_path_requests.inc();
-        Found::By(vec![active.clone()])
+        Lookup::Route(route.clone())
     }
 }
 
-fn pick(revisions: &[assent_core::RevisionId], served: &HashMap<String, Arc<Served>>) -> Target {
-    let found: Option<Vec<_>> = revisions
-        .iter()
-        .map(|r| served.get(r.as_str()).cloned())
-        .collect();
-    match found {
-        Some(found) if !found.is_empty() => Target::By(found),
-        _ => Target::NotLoaded("the route names no revision that is loaded".into()),
+// === impl Answer ===
+
+impl Answer {
+    fn of(target: &Target, loaded: &LoadedPolicies) -> Self {
+        match target {
+            Target::Revisions(revisions) => Self::route(revisions, loaded),
+            Target::NotLoaded(why) => Self::NotLoaded(why.as_str().into()),
+        }
+    }
+
+    fn route(revisions: &[RevisionId], loaded: &LoadedPolicies) -> Self {
+        let policies: Option<Vec<_>> = revisions
+            .iter()
+            .map(|revision| loaded.get(revision.as_str()).cloned())
+            .collect();
+        match policies.and_then(Route::new) {
+            Some(route) => Self::Route(Arc::new(route)),
+            None => Self::NotLoaded("the route names no revision that is loaded".into()),
+        }
     }
 }
 
 fn object_key(revision: &str) -> Option<String> {
-    Parsed::read(revision).map(|name| format!("{}\n{}", name.policy, name.uid))
+    RevisionName::parse(revision).map(|name| format!("{}\n{}", name.policy, name.uid))
 }
 
-fn note(seen: &mut Generations, generation: i64, mutating: bool) {
+fn remember(seen: &mut Generations, generation: i64, mutating: bool) {
     seen.insert(generation, mutating);
     while seen.len() > REMEMBERED {
         seen.pop_first();
     }
 }
 
-/// What was seen, if it tells any generations apart.
+/// The generations that were seen, if they differ in `mutating`.
 fn changes(seen: &Generations) -> Generations {
     let mut values = seen.values();
     let first = values.next();
@@ -295,8 +262,8 @@ fn changes(seen: &Generations) -> Generations {
     seen.clone()
 }
 
-/// What a generation was, or the one before it that was seen; the first stands for those
-/// before it.
+/// `mutating` of a generation, or of the last one before it that was seen; generations before the first that was
+/// seen count as that one.
 fn mutating_at(seen: &Generations, generation: i64) -> Option<bool> {
     let before = seen.range(..=generation).next_back();
     before.or_else(|| seen.iter().next()).map(|(_, is)| *is)

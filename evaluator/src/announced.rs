@@ -1,5 +1,4 @@
-//! The announced set: every revision and route of the last response that verified,
-//! whether or not it could be loaded.
+//! The announced set: every revision and route of the last verified response, whether or not it could be loaded.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +10,7 @@ use assent_core::{Digest, Policy, RevisionId, Route, Version, snapshot};
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// What the control plane says this evaluator should hold. Immutable.
+/// The set that the control plane wants this evaluator to have. Immutable.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Announced {
     version: Version,
@@ -28,8 +27,8 @@ pub(crate) struct Offer {
     pub(crate) revision: RevisionId,
     /// As announced: the version is computed over it.
     pub(crate) content_digest: Digest,
-    /// The revision itself, its digest verified, or why it can't be read. A newer control
-    /// plane may say what this evaluator does not understand; that refuses one revision.
+    /// The revision, its digest verified, or why it can't be used. A newer control plane may send fields that this
+    /// evaluator does not know: that rejects one revision, not the set.
     pub(crate) body: Result<Arc<Policy>, String>,
 }
 
@@ -44,7 +43,7 @@ pub(crate) struct Update {
     pub(crate) no_change: bool,
 }
 
-/// Why a response is refused as a whole.
+/// Why a response is rejected as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Error {
     #[error("failed to verify the set: revision {0} is listed twice in one response")]
@@ -92,7 +91,7 @@ impl Announced {
     /// This set changed by a response, if the result is the version that the response names.
     /// `complete_routes`: the response's routes replace the table (first response of a stream).
     pub(crate) fn updated(&self, update: &Update, complete_routes: bool) -> Result<Self, Error> {
-        update.refuse_duplicates()?;
+        update.reject_duplicates()?;
         let next = if update.no_change {
             self.clone()
         } else {
@@ -157,7 +156,7 @@ impl Offer {
         } else {
             Err(format!(
                 "failed to verify the content: announced as {}, computed {computed}; \
-                 it was changed on its way, or it uses fields that this evaluator does not know",
+                 it was changed in transit, or it uses fields that this evaluator does not know",
                 policy.content_digest
             ))
         };
@@ -180,7 +179,7 @@ impl Update {
             .collect()
     }
 
-    fn refuse_duplicates(&self) -> Result<(), Error> {
+    fn reject_duplicates(&self) -> Result<(), Error> {
         let mut revisions = BTreeSet::new();
         for offer in &self.offers {
             if !revisions.insert(&offer.revision) {

@@ -45,7 +45,7 @@ pub struct Args {
         default_value = "127.0.0.1:8443"
     )]
     listen: SocketAddr,
-    /// Address at which others reach this replica, for the control plane to tell; that of --listen
+    /// Address that the control plane reports for this replica; the address of --listen
     /// without it
     #[arg(long, env = "ASSENT_ADVERTISE", value_name = "IP")]
     advertise: Option<IpAddr>,
@@ -161,7 +161,7 @@ impl Args {
         }
         tokio::select! {
             () = handle.shutdown() => {}
-            // Who asks twice does not want to wait.
+            // A second SIGINT ends the drain.
             _ = int.recv() => {}
         }
         Ok(())
@@ -173,7 +173,7 @@ fn log_to_stderr(format: &str) {
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
-    // A second subscriber in one process is somebody else's: leave it.
+    // An embedding process may have installed a subscriber of its own: keep it.
     let _ = if format == "json" {
         logs.json().try_init()
     } else {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_flags_are_taken() {
+    fn documented_flags_are_accepted() {
         let all = [
             "--policy-server",
             "p",

@@ -1,4 +1,4 @@
-//! What an evaluator is told when it starts.
+//! The configuration of an evaluator.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 
-use assent_modules::pull::{Images, Reach, Sources, SourcesError};
+use assent_oci::{AddressPolicy, Images, Sources, SourcesError};
 use http::Uri;
 
-/// Everything that an evaluator needs to know. Embedding processes fill it in themselves.
+/// The configuration of an evaluator. Embedding processes fill it in themselves.
 pub struct Config {
     /// Where the control plane serves discovery: `http://` or `https://`.
     pub discovery: Uri,
@@ -19,9 +19,9 @@ pub struct Config {
     pub policy_server: String,
     /// Where reviews are answered.
     pub listen: Listen,
-    /// Address that the control plane is told, for people who ask it; none is that of `listen`.
+    /// Address that the control plane reports for this replica; none means that of `listen`.
     pub advertise: Option<IpAddr>,
-    /// Where probes and metrics are answered; none serves none.
+    /// Where probes and metrics are answered; none disables them.
     pub admin_listen: Option<Listen>,
     /// Directory for the last good set; none keeps nothing across restarts.
     pub state: Option<PathBuf>,
@@ -31,19 +31,19 @@ pub struct Config {
     pub token_file: Option<PathBuf>,
     /// Certificate and key of the review port; none asks the control plane for them.
     pub tls: Option<TlsFiles>,
-    /// An engine to share; none starts one.
+    /// An engine to share; none starts one for this evaluator.
     pub engine: Option<assent_wasm::Engine>,
     /// Which registries policies may ask about images, and how.
     pub registries: RegistryAccess,
-    /// Times, so that tests need not wait.
+    /// Intervals and timeouts; tests use shorter ones.
     pub timings: Timings,
 }
 
 /// An address, or a socket that is bound already.
 pub enum Listen {
-    /// Bind here.
+    /// Bind this address.
     Addr(SocketAddr),
-    /// Use this one.
+    /// Use this socket.
     Bound(std::net::TcpListener),
 }
 
@@ -56,17 +56,16 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// How registries are reached on behalf of policies: by the same rules as modules are
-/// pulled by.
+/// How registries are reached on behalf of policies: by the same rules as for pulling modules.
 #[derive(Clone, Debug, Default)]
 pub struct RegistryAccess {
     /// Hosts with special treatment, and logins.
     pub sources: Sources,
     /// Addresses that need no declaration.
-    pub reach: Reach,
+    pub addresses: AddressPolicy,
 }
 
-/// The times of an evaluator.
+/// Intervals and timeouts of an evaluator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timings {
     /// Started from disk: how long to wait for a control plane before being ready without it.
@@ -75,9 +74,9 @@ pub struct Timings {
     /// it by their watches.
     pub drain: Duration,
     /// How long a set that was refused as a whole may stay unsettled before everything is
-    /// asked for anew.
+    /// requested again.
     pub resync: Duration,
-    /// How often certificate files are looked at.
+    /// How often certificate files are checked for changes.
     pub certificate_poll: Duration,
 }
 
@@ -121,13 +120,13 @@ impl Listen {
 // === impl RegistryAccess ===
 
 impl RegistryAccess {
-    /// Whether there is anything that could be wrong.
+    /// Whether anything is configured that could be invalid.
     pub(crate) fn is_declared(&self) -> bool {
         !self.sources.insecure.is_empty() || !self.sources.certificates.is_empty()
     }
 
     pub(crate) fn open(&self) -> Result<Images, SourcesError> {
-        Images::new(self.sources.clone(), self.reach)
+        Images::new(self.sources.clone(), self.addresses)
     }
 }
 
@@ -140,7 +139,7 @@ impl Default for Timings {
             ready_without_control_plane: Duration::from_secs(30),
             // Endpoint changes take a few seconds to reach API servers.
             drain: Duration::from_secs(15),
-            // A refusal that news has not settled by then is a disagreement about what is held.
+            // A rejection that no later response has resolved by then is a disagreement about what is loaded.
             resync: Duration::from_secs(60),
             // Rotated files are renewed days before they expire.
             certificate_poll: Duration::from_secs(10),

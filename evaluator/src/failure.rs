@@ -1,31 +1,31 @@
-//! Why a revision is not loaded: the stage that refused it and its words.
+//! Why a revision is not loaded: the stage that failed and its error message.
 
 /// Longest error text that goes over the wire; the protocol's bound.
 pub(crate) const MESSAGE_LIMIT: usize = 4096;
 
-/// One refusal of one revision.
+/// One failure of one revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// Where preparing it failed.
+    /// The step that failed.
     pub(crate) stage: Stage,
-    /// In words for the policy's author.
+    /// For the policy's author.
     pub(crate) message: String,
-    /// Whether trying again may help without a new revision.
+    /// Whether a retry may help without a new revision.
     pub(crate) retryable: bool,
 }
 
-/// The steps from an offer to a decision, in order.
+/// The steps from an offer to the first decision, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
-    /// The module could not be had.
+    /// The module could not be fetched.
     Fetch,
-    /// What was offered does not match its digest, or is not understood.
+    /// The offer does not match its digest, or is not understood.
     Verify,
     /// The module did not compile.
     Compile,
-    /// The module asks for what its ABI does not give.
+    /// The module imports what its ABI does not provide.
     Link,
-    /// An instance could not be made.
+    /// The module could not be instantiated.
     Instantiate,
     /// The module refused its settings.
     Settings,
@@ -40,8 +40,8 @@ pub(crate) enum Stage {
 // === impl Failure ===
 
 impl Failure {
-    /// A refusal that stands until the content changes.
-    pub(crate) fn lasting(stage: Stage, message: impl Into<String>) -> Self {
+    /// A failure that no retry can change: only new content can.
+    pub(crate) fn permanent(stage: Stage, message: impl Into<String>) -> Self {
         Self {
             stage,
             message: cut(message.into()),
@@ -49,11 +49,11 @@ impl Failure {
         }
     }
 
-    /// A refusal that may pass by itself.
-    pub(crate) fn passing(stage: Stage, message: impl Into<String>) -> Self {
+    /// A failure that a retry may resolve.
+    pub(crate) fn transient(stage: Stage, message: impl Into<String>) -> Self {
         Self {
             retryable: true,
-            ..Self::lasting(stage, message)
+            ..Self::permanent(stage, message)
         }
     }
 }
@@ -77,7 +77,7 @@ impl Stage {
     }
 }
 
-/// Shortens text to what the wire takes, at a character's border.
+/// Truncates text to what the protocol allows, at a character boundary.
 pub(crate) fn cut(mut text: String) -> String {
     if text.len() > MESSAGE_LIMIT {
         let mut end = MESSAGE_LIMIT - '…'.len_utf8();
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_text_is_cut_at_a_character() {
+    fn long_text_is_truncated_at_a_character() {
         assert_eq!(cut("short".into()), "short");
         let text = cut("ä".repeat(MESSAGE_LIMIT));
         assert!(text.len() <= MESSAGE_LIMIT && text.len() > MESSAGE_LIMIT - 8);

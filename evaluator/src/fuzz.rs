@@ -1,9 +1,8 @@
-//! Entry points for fuzzing: whatever the bytes, these return. They say whether the bytes
-//! were taken for what they should be.
+//! Entry points for fuzzing: they return for any bytes, and report whether the bytes were valid.
 
 /// The body of a review, on every endpoint.
 pub fn review(bytes: &[u8]) -> bool {
-    crate::serve::fuzz::review(bytes)
+    crate::admission::fuzz::review(bytes)
 }
 
 /// The file in which the last good set is kept.
@@ -11,7 +10,7 @@ pub fn kept_set(bytes: &[u8]) -> bool {
     crate::store::fuzz::kept_set(bytes)
 }
 
-/// A response of the control plane; also what is inside of the kept set's file.
+/// A response of the control plane; the file of the kept set contains one too.
 pub fn set(bytes: &[u8]) -> bool {
     crate::store::fuzz::set(bytes)
 }

@@ -5,21 +5,20 @@
 
 mod active;
 mod admin;
+mod admission;
 mod announced;
 pub mod args;
 mod client;
 mod config;
+mod evaluation;
 mod failure;
 #[doc(hidden)]
 pub mod fuzz;
-mod gate;
 mod metrics;
 mod plan;
 mod prepare;
 mod readiness;
 mod registries;
-mod serve;
-mod served;
 mod start;
 mod store;
 mod sync;

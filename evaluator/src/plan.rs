@@ -1,8 +1,8 @@
-//! What to do about an announced set: pure functions from what is announced and loaded to
-//! what to prepare, and to what each path is answered by.
+//! Pure decisions about an announced set: which revisions to prepare, and which revisions answer each path.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Bound,
     sync::Arc,
 };
 
@@ -19,55 +19,54 @@ mod tests;
 pub(crate) type Loaded = BTreeMap<RevisionId, Arc<Policy>>;
 pub(crate) type Failed = BTreeMap<RevisionId, Failure>;
 
-/// The way from what is loaded to what is announced.
+/// What leads from the loaded revisions to the announced ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     /// Loaded already, with equal content.
     pub(crate) keep: Vec<RevisionId>,
-    /// To be fetched, compiled and tested; equal content is shared, not made again.
+    /// To be fetched, compiled and tested; equal content is shared, not compiled again.
     pub(crate) prepare: Vec<Arc<Policy>>,
-    /// Known not to load, without trying.
+    /// Known not to load; not tried.
     pub(crate) failed: Failed,
 }
 
-/// What each path is answered by, decided before the swap.
+/// Which revisions answer each path, decided before the swap.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Layout {
+pub(crate) struct RoutingTable {
     pub(crate) version: Version,
-    pub(crate) paths: BTreeMap<Arc<str>, Path>,
-    /// Loaded revisions that stay: announced ones and last good ones of rejected policies.
-    pub(crate) stay: BTreeSet<RevisionId>,
-    /// Whether each active route is answered by the very revisions that it names.
+    pub(crate) rows: BTreeMap<Arc<str>, Row>,
+    /// Loaded revisions to keep: announced ones and last good ones of rejected policies.
+    pub(crate) retained: BTreeSet<RevisionId>,
+    /// Whether each active route is answered by exactly the revisions that it names.
     pub(crate) active_complete: bool,
 }
 
-/// One path of the layout.
+/// One path of the table.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Path {
+pub(crate) struct Row {
     pub(crate) state: RouteState,
-    pub(crate) answer: Answer,
+    pub(crate) target: Target,
 }
 
-/// Who answers a path.
+/// What answers a path.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Answer {
-    By(Vec<RevisionId>),
-    /// Announced, but not loaded; why.
+pub(crate) enum Target {
+    Revisions(Vec<RevisionId>),
+    /// Announced, but not loaded, and why.
     NotLoaded(String),
 }
 
-/// A revision's name taken apart.
+/// The parts of a revision's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Parsed<'a> {
+pub(crate) struct RevisionName<'a> {
     pub(crate) policy: &'a str,
     pub(crate) generation: i64,
     pub(crate) uid: &'a str,
 }
 
-/// Decides what to do about each revision of `candidate`. `offered` came with its content in
-/// this response and is tried anew; a failure of one that was not stands. `poisoned` content,
-/// and any content with a `poisoned` module, brought this process down before and is never
-/// tried.
+/// Decides what to do about each revision of `candidate`. Revisions in `offered` came with their content in this
+/// response and are tried again; the failure of any other revision stands. `poisoned` content, and any content with
+/// a `poisoned` module, crashed this process before and is never tried.
 pub(crate) fn plan(
     candidate: &Announced,
     offered: &BTreeSet<RevisionId>,
@@ -87,7 +86,7 @@ pub(crate) fn plan(
         });
         match (&offer.body, poison, before) {
             (Err(why), _, _) => {
-                let failure = Failure::lasting(Stage::Verify, why.clone());
+                let failure = Failure::permanent(Stage::Verify, why.clone());
                 plan.failed.insert(revision.clone(), failure);
             }
             (_, Some(failure), _) if !same => {
@@ -96,7 +95,7 @@ pub(crate) fn plan(
             (_, _, Some(failure)) => {
                 plan.failed.insert(revision.clone(), failure.clone());
             }
-            // What failed at run time is offered again to be made afresh.
+            // A revision that failed at run time is offered again to be prepared from scratch.
             _ if same && !failed.contains_key(revision) => plan.keep.push(revision.clone()),
             (Ok(policy), _, _) => plan.prepare.push(policy.clone()),
         }
@@ -104,50 +103,52 @@ pub(crate) fn plan(
     plan
 }
 
-/// Decides what each path is answered by, once `loaded` is what could be loaded.
-pub(crate) fn layout(announced: &Announced, loaded: &Loaded, failed: &Failed) -> Layout {
-    let mut layout = Layout {
-        version: announced.version(),
-        paths: BTreeMap::new(),
-        stay: BTreeSet::new(),
-        active_complete: true,
-    };
-    for revision in announced.offers().keys() {
-        if serves(announced, loaded, revision) {
-            layout.stay.insert(revision.clone());
-        }
-    }
-    for revision in last_good(announced, loaded) {
-        layout.add_last_good(revision);
-    }
-    for (path, route) in announced.routes() {
-        layout.add_route(path, route, announced, loaded, failed);
-    }
-    layout
-}
+// === impl RoutingTable ===
 
-// === impl Layout ===
-
-impl Layout {
-    /// The old path of a last good revision stays answered, as while it drained.
-    fn add_last_good(&mut self, revision: &RevisionId) {
-        let path = Path {
-            state: RouteState::Retired,
-            answer: Answer::By(vec![revision.clone()]),
+impl RoutingTable {
+    /// The table for an announced set of which `loaded` could be loaded.
+    pub(crate) fn new(announced: &Announced, loaded: &Loaded, failed: &Failed) -> Self {
+        let mut table = Self {
+            version: announced.version(),
+            rows: BTreeMap::new(),
+            retained: BTreeSet::new(),
+            active_complete: true,
         };
-        self.stay.insert(revision.clone());
-        self.paths.insert(revision.as_str().into(), path);
+        for revision in announced.offers().keys() {
+            if serves(announced, loaded, revision) {
+                table.retained.insert(revision.clone());
+            }
+        }
+        for revision in last_good(announced, loaded) {
+            table.add_last_good(revision);
+        }
+        for (path, route) in announced.routes() {
+            table.add_route(path, route, announced, loaded, failed);
+        }
+        table
     }
 
-    /// Routes that name who answers them here. A set that is read back from disk lacks the
-    /// revisions that were not loaded, and with them whether they mutate.
-    pub(crate) fn answered(&self, routes: &Routes) -> Routes {
+    /// The path of a last good revision is answered as while it drained.
+    fn add_last_good(&mut self, revision: &RevisionId) {
+        let row = Row {
+            state: RouteState::Retired,
+            target: Target::Revisions(vec![revision.clone()]),
+        };
+        self.retained.insert(revision.clone());
+        self.rows.insert(revision.as_str().into(), row);
+    }
+
+    /// The routes with the revisions that answer them here. A set that is restored from disk lacks the revisions
+    /// that were not loaded, and with them whether they mutate.
+    pub(crate) fn resolve(&self, routes: &Routes) -> Routes {
         let entry = |(path, route): (&Arc<str>, &Arc<Route>)| {
-            let route = match self.paths.get(path).map(|path| &path.answer) {
-                Some(Answer::By(revisions)) if *revisions != route.revisions => Arc::new(Route {
-                    revisions: revisions.clone(),
-                    ..(**route).clone()
-                }),
+            let route = match self.rows.get(path).map(|row| &row.target) {
+                Some(Target::Revisions(revisions)) if *revisions != route.revisions => {
+                    Arc::new(Route {
+                        revisions: revisions.clone(),
+                        ..(**route).clone()
+                    })
+                }
                 _ => route.clone(),
             };
             (path.clone(), route)
@@ -167,29 +168,29 @@ impl Layout {
             .revisions
             .iter()
             .find(|revision| !serves(announced, loaded, revision));
-        let answer = match missing {
-            None => Answer::By(route.revisions.clone()),
+        let target = match missing {
+            None => Target::Revisions(route.revisions.clone()),
             Some(missing) => {
                 self.active_complete &= route.state != RouteState::Active;
-                match stand_in(route, missing, announced, loaded) {
+                match fallback(route, missing, announced, loaded) {
                     Some(revision) => {
-                        self.stay.insert(revision.clone());
-                        Answer::By(vec![revision])
+                        self.retained.insert(revision.clone());
+                        Target::Revisions(vec![revision])
                     }
                     None => not_loaded(missing, failed),
                 }
             }
         };
         let state = route.state;
-        self.paths.insert(path.clone(), Path { state, answer });
+        self.rows.insert(path.clone(), Row { state, target });
     }
 }
 
-// === impl Parsed ===
+// === impl RevisionName ===
 
-impl<'a> Parsed<'a> {
-    /// Reads `<policy>/<generation>-<uid8>`.
-    pub(crate) fn read(path: &'a str) -> Option<Self> {
+impl<'a> RevisionName<'a> {
+    /// Parses `<policy>/<generation>-<uid8>`.
+    pub(crate) fn parse(path: &'a str) -> Option<Self> {
         let (policy, last) = path.rsplit_once('/')?;
         let (generation, uid) = last.split_once('-')?;
         let digits = !generation.is_empty() && generation.bytes().all(|b| b.is_ascii_digit());
@@ -201,12 +202,12 @@ impl<'a> Parsed<'a> {
     }
 
     /// Whether both are revisions of one object: same policy, not recreated in between.
-    pub(crate) fn same_object(&self, other: &Parsed<'_>) -> bool {
+    pub(crate) fn same_object(&self, other: &RevisionName<'_>) -> bool {
         self.policy == other.policy && self.uid == other.uid
     }
 }
 
-/// A revision counts as served when what is loaded under its name is what was announced.
+/// Whether the announced content of a revision is loaded under its name.
 fn serves(announced: &Announced, loaded: &Loaded, revision: &RevisionId) -> bool {
     match (announced.offers().get(revision), loaded.get(revision)) {
         (Some(offer), Some(have)) => offer.content_digest == have.content_digest,
@@ -217,17 +218,17 @@ fn serves(announced: &Announced, loaded: &Loaded, revision: &RevisionId) -> bool
 /// Revisions that are no longer announced but still needed: of each object that is
 /// announced and of which nothing announced could be loaded, the newest one that is loaded.
 fn last_good<'a>(announced: &Announced, loaded: &'a Loaded) -> Vec<&'a RevisionId> {
-    let mut bereft: BTreeMap<(&str, &str), bool> = BTreeMap::new();
+    let mut unserved: BTreeMap<(&str, &str), bool> = BTreeMap::new();
     for revision in announced.offers().keys() {
-        if let Some(name) = Parsed::read(revision.as_str()) {
-            let bereft = bereft.entry((name.policy, name.uid)).or_insert(true);
-            *bereft &= !serves(announced, loaded, revision);
+        if let Some(name) = RevisionName::parse(revision.as_str()) {
+            let unserved = unserved.entry((name.policy, name.uid)).or_insert(true);
+            *unserved &= !serves(announced, loaded, revision);
         }
     }
     let mut newest: BTreeMap<(&str, &str), (i64, &RevisionId)> = BTreeMap::new();
     for revision in loaded.keys() {
-        if let Some(name) = Parsed::read(revision.as_str())
-            && bereft.get(&(name.policy, name.uid)) == Some(&true)
+        if let Some(name) = RevisionName::parse(revision.as_str())
+            && unserved.get(&(name.policy, name.uid)) == Some(&true)
         {
             let found = (name.generation, revision);
             let best = newest.entry((name.policy, name.uid)).or_insert(found);
@@ -237,17 +238,27 @@ fn last_good<'a>(announced: &Announced, loaded: &'a Loaded) -> Vec<&'a RevisionI
     newest.into_values().map(|(_, revision)| revision).collect()
 }
 
-fn related(revision: &str, have: &Policy) -> bool {
-    match (Parsed::read(revision), Parsed::read(have.revision.as_str())) {
-        (Some(a), Some(b)) => a.same_object(&b),
-        _ => false,
-    }
+/// The loaded revisions of one object, oldest name first. Names of one policy are neighbours in the map: the cost is
+/// that of the policy's revisions, not of all.
+fn loaded_of<'a>(
+    object: RevisionName<'a>,
+    loaded: &'a Loaded,
+) -> impl Iterator<Item = &'a Arc<Policy>> {
+    let prefix = format!("{}/", object.policy);
+    loaded
+        .range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded))
+        .take_while(move |(revision, _)| revision.as_str().starts_with(&prefix))
+        .filter(move |(revision, _)| {
+            let name = RevisionName::parse(revision.as_str());
+            name.is_some_and(|name| name.same_object(&object))
+        })
+        .map(|(_, policy)| policy)
 }
 
-/// Where the webhook points at a revision that is not loaded here, the newest older one of
-/// the same object answers. Never across a change of `mutating`: a validating webhook may
-/// not return a patch, and a mutating one would lose it.
-fn stand_in(
+/// If the webhook points at a revision that is not loaded here, the newest older one of the same object answers.
+/// Never across a change of `mutating`: a validating webhook may not return a patch, and a mutating one would lose
+/// it.
+fn fallback(
     route: &Route,
     missing: &RevisionId,
     announced: &Announced,
@@ -259,23 +270,22 @@ fn stand_in(
     if route.state != RouteState::Active || only != missing {
         return None;
     }
-    let wanted = Parsed::read(missing.as_str())?;
+    let wanted = RevisionName::parse(missing.as_str())?;
     let offer = announced.offers().get(missing)?;
     let mutating = offer
         .body
         .as_ref()
         .ok()
         .map(|policy| policy.content.mutating);
-    loaded
-        .values()
-        .filter(|have| related(missing.as_str(), have) && have.generation < wanted.generation)
+    loaded_of(wanted, loaded)
+        .filter(|have| have.generation < wanted.generation)
         .filter(|have| mutating.is_none_or(|mutating| have.content.mutating == mutating))
         .max_by_key(|have| have.generation)
         .map(|have| have.revision.clone())
 }
 
-fn not_loaded(missing: &RevisionId, failed: &Failed) -> Answer {
-    Answer::NotLoaded(match failed.get(missing) {
+fn not_loaded(missing: &RevisionId, failed: &Failed) -> Target {
+    Target::NotLoaded(match failed.get(missing) {
         Some(failure) => format!("{missing}: {}: {}", failure.stage.name(), failure.message),
         None => format!("{missing} is not loaded yet"),
     })

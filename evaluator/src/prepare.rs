@@ -1,5 +1,5 @@
-//! From an announced revision to one that is ready to serve: fetch, compile, link, check
-//! the settings, test. Compiling and guest code run on threads that serve nothing else.
+//! Prepares announced revisions: fetch, compile, link, validate settings, self-test. Compilation and guest code run on
+//! threads that serve no requests.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -23,22 +23,21 @@ mod sandbox;
 pub(crate) use fetch::Modules;
 use fetch::{Artefact, Code, Fetched};
 
-/// Prepares revisions, and remembers what it made: equal content is made once.
+/// Prepares revisions and caches the results: equal content is prepared once.
 #[derive(Clone)]
 pub(crate) struct Preparer {
     engine: Engine,
     store: Option<Arc<Store>>,
-    services: Arc<dyn HostServices>,
-    library: Arc<Mutex<Library>>,
-    /// One at a time: a marker then names the one that brought the process down, and
-    /// compiling uses all cores by itself.
+    services: Arc<HostServices>,
+    cache: Arc<Mutex<Cache>>,
+    /// One at a time: a marker then names the one that crashed the process, and compilation uses all cores by itself.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// What was made so far. Results are put in by the thread that made them, so that a stream
-/// that breaks in the middle of a long compilation does not waste it.
+/// Results so far. The thread that compiles adds them, so that a stream that breaks during a long compilation does not
+/// lose it.
 #[derive(Default)]
-struct Library {
+struct Cache {
     sandboxes: HashMap<Key, Arc<assent_wasm::Policy>>,
     modules: HashMap<Digest, Module>,
 }
@@ -59,19 +58,19 @@ impl Preparer {
     pub(crate) fn new(
         engine: Engine,
         store: Option<Arc<Store>>,
-        services: Arc<dyn HostServices>,
+        services: Arc<HostServices>,
     ) -> Self {
         Self {
             engine,
             store,
             services,
-            library: Arc::default(),
+            cache: Arc::default(),
             turn: Arc::default(),
         }
     }
 
-    /// Prepares all of `policies`; one bad one never holds back the others. `from` is none
-    /// while no control plane is reachable.
+    /// Prepares all of `policies`; a bad one never holds back the others. `from` is none while no control plane is
+    /// reachable.
     pub(crate) async fn prepare(
         &self,
         policies: Vec<Arc<Policy>>,
@@ -79,21 +78,26 @@ impl Preparer {
     ) -> (BTreeMap<RevisionId, Outcome>, Timing) {
         let mut timing = Timing::default();
         let wanted = self.missing_modules(&policies);
-        let (absent, present): (Vec<_>, Vec<_>) = policies
-            .into_iter()
-            .partition(|policy| wanted.contains(&policy.content.module_digest));
+        let (mut present, mut absent) = (Vec::new(), HashMap::<Digest, Vec<_>>::new());
+        for policy in policies {
+            let module = policy.content.module_digest;
+            match wanted.contains(&module) {
+                true => absent.entry(module).or_default().push(policy),
+                false => present.push(policy),
+            }
+        }
         let mut outcomes = BTreeMap::new();
         for policy in present {
-            let outcome = self.make(&policy, None, &from, &mut timing).await;
+            let outcome = self.prepare_one(&policy, None, &from, &mut timing).await;
             outcomes.insert(policy.revision.clone(), outcome);
         }
         let mut fetched = self.fetch(wanted, from.clone()).await;
         let mut began = Instant::now();
         while let Some((digest, code)) = fetched.next().await {
             timing.fetch_us += micros(began);
-            for policy in absent.iter().filter(|p| p.content.module_digest == digest) {
+            for policy in absent.remove(&digest).unwrap_or_default() {
                 let outcome = self
-                    .make(policy, Some(code.clone()), &from, &mut timing)
+                    .prepare_one(&policy, Some(code.clone()), &from, &mut timing)
                     .await;
                 outcomes.insert(policy.revision.clone(), outcome);
             }
@@ -102,20 +106,20 @@ impl Preparer {
         (outcomes, timing)
     }
 
-    /// Forgets what no loaded revision needs.
+    /// Removes results that no loaded revision needs.
     pub(crate) fn retain<'a>(&self, loaded: impl Iterator<Item = &'a Arc<Policy>> + Clone) {
         let keys: HashSet<Key> = loaded.clone().map(|policy| key(policy)).collect();
         let modules: HashSet<Digest> = loaded.map(|policy| policy.content.module_digest).collect();
-        let mut library = self.library();
-        library.sandboxes.retain(|key, _| keys.contains(key));
-        library.modules.retain(|digest, _| modules.contains(digest));
+        let mut cache = self.cache();
+        cache.sandboxes.retain(|key, _| keys.contains(key));
+        cache.modules.retain(|digest, _| modules.contains(digest));
     }
 
     fn missing_modules(&self, policies: &[Arc<Policy>]) -> HashSet<Digest> {
-        let library = self.library();
+        let cache = self.cache();
         let missing = policies.iter().filter(|policy| {
             let module = &policy.content.module_digest;
-            !library.sandboxes.contains_key(&key(policy)) && !library.modules.contains_key(module)
+            !cache.sandboxes.contains_key(&key(policy)) && !cache.modules.contains_key(module)
         });
         missing.map(|policy| policy.content.module_digest).collect()
     }
@@ -152,7 +156,7 @@ impl Preparer {
         fetch::obtain(module, artefact, engine, from, self.store.clone()).await
     }
 
-    async fn make(
+    async fn prepare_one(
         &self,
         policy: &Arc<Policy>,
         code: Option<Fetched>,
@@ -161,21 +165,21 @@ impl Preparer {
     ) -> Outcome {
         let code = code.transpose()?;
         let artefact = matches!(code, Some(Code::Artefact(..)));
-        let outcome = self.make_once(policy, code, timing).await;
+        let outcome = self.try_prepare(policy, code, timing).await;
         match outcome {
-            // An artefact that does not load says nothing about its module.
+            // The portable module may load even if its artefact does not.
             Err(failure) if artefact && failure.stage == Stage::Compile => {
-                tracing::warn!(revision = %policy.revision, why = failure.message, "artefact not used");
+                tracing::warn!(revision = %policy.revision, why = failure.message, "failed to use an artefact; falling back to the portable module");
                 let portable = self
                     .obtain(policy.content.module_digest, None, from.clone())
                     .await?;
-                self.make_once(policy, Some(portable), timing).await
+                self.try_prepare(policy, Some(portable), timing).await
             }
             outcome => outcome,
         }
     }
 
-    async fn make_once(
+    async fn try_prepare(
         &self,
         policy: &Arc<Policy>,
         code: Option<Code>,
@@ -185,12 +189,12 @@ impl Preparer {
         let (this, policy) = (self.clone(), policy.clone());
         let made = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            this.make_blocking(&policy, code)
+            this.prepare_blocking(&policy, code)
         });
         let (outcome, compile_us, self_test_us) = match made.await {
             Ok(made) => made,
             Err(error) => (
-                Err(Failure::lasting(Stage::Compile, error.to_string())),
+                Err(Failure::permanent(Stage::Compile, error.to_string())),
                 0,
                 0,
             ),
@@ -201,9 +205,9 @@ impl Preparer {
     }
 
     /// Compiles, links and tests under attempt markers.
-    fn make_blocking(&self, policy: &Arc<Policy>, code: Option<Code>) -> (Outcome, u64, u64) {
-        // Another turn may have made it meanwhile.
-        if let Some(sandbox) = self.library().sandboxes.get(&key(policy)) {
+    fn prepare_blocking(&self, policy: &Arc<Policy>, code: Option<Code>) -> (Outcome, u64, u64) {
+        // An earlier turn may have prepared equal content.
+        if let Some(sandbox) = self.cache().sandboxes.get(&key(policy)) {
             return (Ok(sandbox.clone()), 0, 0);
         }
         let began = Instant::now();
@@ -213,15 +217,13 @@ impl Preparer {
         let outcome = module.and_then(|module| self.sandbox(policy, &module));
         if let Ok(sandbox) = &outcome {
             sandbox.connect(self.services.clone());
-            self.library()
-                .sandboxes
-                .insert(key(policy), sandbox.clone());
+            self.cache().sandboxes.insert(key(policy), sandbox.clone());
         }
         (outcome, compile_us, micros(began))
     }
 
-    /// Until the module sees its settings, what happens is its own doing: the marker names
-    /// the module, so that other settings do not bring the process down again.
+    /// Until the module gets its settings, a crash does not depend on them: the marker names the module, so that it is
+    /// not tried with other settings.
     fn sandbox(&self, policy: &Arc<Policy>, module: &Module) -> Outcome {
         let sandbox = {
             let _marker = self.mark(&policy.content.module_digest, policy, Stage::Instantiate);
@@ -234,18 +236,18 @@ impl Preparer {
 
     fn module(&self, policy: &Arc<Policy>, code: Option<Code>) -> Result<Module, Failure> {
         let digest = policy.content.module_digest;
-        if let Some(module) = self.library().modules.get(&digest) {
+        if let Some(module) = self.cache().modules.get(&digest) {
             return Ok(module.clone());
         }
         let Some(code) = code else {
-            return Err(Failure::passing(
+            return Err(Failure::transient(
                 Stage::Fetch,
-                format!("the module {digest} is not here"),
+                format!("the module {digest} is not available"),
             ));
         };
         let _marker = self.mark(&digest, policy, Stage::Compile);
         let module = sandbox::compile(&self.engine, &code)?;
-        self.library().modules.insert(digest, module.clone());
+        self.cache().modules.insert(digest, module.clone());
         Ok(module)
     }
 
@@ -254,10 +256,10 @@ impl Preparer {
         Some(store.attempt(what, &policy.revision, stage))
     }
 
-    fn library(&self) -> std::sync::MutexGuard<'_, Library> {
-        self.library
+    fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
+        self.cache
             .lock()
-            .expect("the library's lock must not be poisoned")
+            .expect("the cache's lock must not be poisoned")
     }
 }
 

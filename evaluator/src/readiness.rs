@@ -1,4 +1,4 @@
-//! Whether requests should be sent here.
+//! Whether this evaluator is ready for requests.
 
 use std::sync::{
     RwLock,
@@ -7,12 +7,12 @@ use std::sync::{
 
 use crate::tls::Certificates;
 
-/// Why an evaluator is ready or not. Once a complete set was in place it stays so: a policy
-/// that fails later is a matter of that policy.
+/// The conditions of readiness. Once a complete set was in place this condition stays true: a policy that fails
+/// later does not make the evaluator unready.
 #[derive(Default)]
 pub(crate) struct Readiness {
     set: AtomicBool,
-    /// The control plane has spoken: what it said decides.
+    /// Whether the control plane has confirmed or replaced the set: from then on only its sets count.
     confirmed: AtomicBool,
     draining: AtomicBool,
     certificates: RwLock<Option<Certificates>>,
@@ -21,7 +21,7 @@ pub(crate) struct Readiness {
 // === impl Readiness ===
 
 impl Readiness {
-    /// From now on a certificate must be valid too.
+    /// Makes a valid certificate a condition.
     pub(crate) fn require(&self, certificates: Certificates) {
         let mut slot = self
             .certificates
@@ -30,7 +30,7 @@ impl Readiness {
         *slot = Some(certificates);
     }
 
-    /// No certificate is needed after all.
+    /// Removes the condition of a valid certificate.
     pub(crate) fn waive(&self) {
         *self
             .certificates
@@ -38,7 +38,7 @@ impl Readiness {
             .expect("the lock must not be poisoned") = None;
     }
 
-    /// The control plane stands behind the set in place; `complete`: with all that is active.
+    /// The control plane has confirmed the set in place. `complete`: every active route is answered.
     pub(crate) fn confirmed(&self, complete: bool) {
         self.confirmed.store(true, Relaxed);
         if complete {
@@ -46,7 +46,7 @@ impl Readiness {
         }
     }
 
-    /// No control plane in time: a complete set from disk is good enough.
+    /// No control plane was reachable in time: a complete set from disk is sufficient.
     pub(crate) fn unconfirmed(&self) {
         if !self.confirmed.load(Relaxed) {
             self.set_complete();
@@ -67,7 +67,7 @@ impl Readiness {
         self.draining.load(Relaxed)
     }
 
-    /// Why not, in words.
+    /// The error says why the evaluator is not ready.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         if self.draining.load(Relaxed) {
             return Err("shutting down");

@@ -1,4 +1,4 @@
-//! Answers what policies ask about images: goes to registries, and remembers for a while.
+//! Serves host calls about images: sends requests to registries, and caches the replies.
 
 use std::{
     collections::HashMap,
@@ -7,8 +7,8 @@ use std::{
 };
 
 use assent_core::Digest;
-use assent_modules::pull::{Images, SourcesError};
-use assent_wasm::HostServices;
+use assent_oci::{Images, SourcesError};
+use assent_wasm::{HostNamespace, HostServices};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture, future::Shared};
 use tokio::runtime::Handle;
@@ -21,45 +21,47 @@ mod question;
 use cache::Cache;
 use question::Question;
 
-/// Answers to host calls about images, as an evaluator gives them, by tasks of the current
-/// runtime. Its threads must not be those that evaluate: a guest waits for the answer.
-pub fn host_services(access: RegistryAccess) -> Result<Arc<dyn HostServices>, SourcesError> {
-    Ok(Arc::new(Registries::new(access)?))
+/// Serves host calls about images by tasks of the current runtime. Evaluations must not run
+/// on its threads: a guest blocks until it gets the reply.
+pub fn host_services(access: RegistryAccess) -> Result<Arc<HostServices>, SourcesError> {
+    let registries = Arc::new(Registries::new(access)?);
+    let services = HostServices::offline().with_dns().with(registries);
+    Ok(Arc::new(services))
 }
 
-/// The registries, for guests on other threads.
+/// A client of registries for guests on other threads.
 pub(crate) struct Registries {
     access: RegistryAccess,
-    /// Made at the first question: most policies ask none.
+    /// Created at the first request: most policies send none.
     images: OnceLock<Result<Images, String>>,
     runtime: Handle,
     memory: Arc<Mutex<Memory>>,
 }
 
-/// What is known, and what is being asked.
+/// Replies, and requests in progress.
 #[derive(Default)]
 struct Memory {
     cache: Cache,
     pending: HashMap<Digest, Pending>,
 }
 
-/// For the guest, whichever it is.
+/// The reply or the error, for the guest.
 type Reply = Result<Bytes, Arc<str>>;
 
-/// One question under way. Whoever asks the same meanwhile waits for the same answer.
+/// One request in progress. The same request of another guest waits for the same reply.
 type Pending = Shared<BoxFuture<'static, Reply>>;
 
-/// Questions under way at once: each holds a connection, and manifests of a few KiB.
+/// Concurrent requests: each holds manifests of a few KiB.
 const MAX_PENDING: usize = 64;
 
-/// As long as a webhook may take. A question outlives the evaluation that asked it: the
-/// answer of a slow registry is there for the next try.
+/// The longest timeout of a webhook. A request outlives the evaluation that sent it, so
+/// that the next try finds the reply of a slow registry in the cache.
 const LONGEST: Duration = Duration::from_secs(30);
 
 // === impl Registries ===
 
 impl Registries {
-    /// Answers on the current runtime.
+    /// Runs on the current runtime.
     pub(crate) fn new(access: RegistryAccess) -> Result<Self, SourcesError> {
         let registries = Self {
             runtime: Handle::current(),
@@ -67,7 +69,7 @@ impl Registries {
             memory: Arc::default(),
             access,
         };
-        // What somebody declared is checked while somebody looks.
+        // Errors in the configuration are reported at start rather than at the first request.
         if registries.access.is_declared() {
             let images = registries.access.open()?;
             let _ = registries.images.set(Ok(images));
@@ -75,7 +77,7 @@ impl Registries {
         Ok(registries)
     }
 
-    /// The answer to come; the error is for the guest.
+    /// The pending reply; the error is for the guest.
     fn ask(&self, key: Digest, question: Question) -> Result<Pending, String> {
         let images = self.images()?;
         let mut memory = self.memory();
@@ -83,19 +85,19 @@ impl Registries {
             return Ok(pending.clone());
         }
         if memory.pending.len() >= MAX_PENDING {
-            return Err("too many questions to registries at once".to_owned());
+            return Err("too many concurrent requests to registries".to_owned());
         }
         let task = self.runtime.spawn(answer(images, question));
         let remembered = self.memory.clone();
         let pending = async move {
             let reply = task.await;
-            let reply = reply.unwrap_or_else(|_| Err("the evaluator is ending".into()));
+            let reply = reply.unwrap_or_else(|_| Err("the evaluator is shutting down".into()));
             remember(&remembered, key, &reply);
             reply
         };
         let pending = pending.boxed().shared();
         memory.pending.insert(key, pending.clone());
-        // Somebody must drive it to its end when all who asked have gone.
+        // Drives it to its end even if every guest that waits for it is gone.
         self.runtime.spawn(pending.clone().map(drop));
         Ok(pending)
     }
@@ -110,14 +112,36 @@ impl Registries {
     }
 }
 
-impl HostServices for Registries {
-    fn oci(&self, operation: &str, payload: &[u8], within: Duration) -> Result<Vec<u8>, String> {
+impl HostNamespace for Registries {
+    fn name(&self) -> &'static str {
+        "oci"
+    }
+
+    fn operations(&self) -> &'static [&'static str] {
+        &[
+            "v1/verify",
+            "v2/verify",
+            "v1/manifest_digest",
+            "v1/oci_manifest",
+            "v1/oci_manifest_config",
+        ]
+    }
+
+    fn is_external(&self) -> bool {
+        true
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn call(&self, operation: &str, payload: &[u8], within: Duration) -> Result<Vec<u8>, String> {
         let key = key(operation, payload);
         if let Some(known) = self.memory().cache.get(&key, Instant::now()) {
             return Ok(known.to_vec());
         }
         let pending = self.ask(key, Question::read(operation, payload)?)?;
-        // Guests run on threads that may block, the runtime's own may not.
+        // Guests run on threads that may block; those of the runtime may not.
         let (sender, receiver) = mpsc::sync_channel(1);
         self.runtime.spawn(pending.map(move |reply| {
             let _ = sender.send(reply);
@@ -140,7 +164,7 @@ async fn answer(images: Images, question: Question) -> Reply {
     }
 }
 
-/// Only good answers are kept: whoever signs an image wants it taken at once.
+/// Errors are not cached: an image that has just been signed must be accepted at once.
 fn remember(memory: &Mutex<Memory>, key: Digest, reply: &Reply) {
     let mut memory = lock(memory);
     memory.pending.remove(&key);
@@ -155,7 +179,7 @@ fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
         .expect("the memory's lock must not be poisoned")
 }
 
-/// Operations hold no NUL.
+/// Operations contain no NUL.
 fn key(operation: &str, payload: &[u8]) -> Digest {
     Digest::of(&[operation.as_bytes(), b"\0", payload].concat())
 }

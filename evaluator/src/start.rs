@@ -19,17 +19,18 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    active::Active,
+    active::ActiveSet,
     admin::Admin,
+    admission::{Handler, Server, Transport},
     client::Connector,
     config::{Config, Listen, Timings, TlsFiles},
+    evaluation::{Executor, PolicyStates},
     metrics::Metrics,
     prepare::Preparer,
     readiness::Readiness,
-    registries::Registries,
-    serve::{Handler, Server, Transport},
+    registries::host_services,
     store::{self, Restored, Store},
-    sync::{Follower, keep, machine::Machine},
+    sync::{DiscoveryClient, keep, machine::Machine},
     tls::{self, Certificates, csr::Renewer},
 };
 
@@ -54,15 +55,15 @@ pub struct Handle {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A port could not be taken.
+    /// A port could not be bound.
     #[error("failed to listen for {what}: {source}")]
     Listen {
-        /// Which port.
+        /// The purpose of the port.
         what: &'static str,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
-    /// The control plane can't be reached at such an address.
+    /// The address of the control plane is invalid.
     #[error("failed to use the discovery address {uri}: {why}")]
     Discovery {
         /// As given.
@@ -73,16 +74,16 @@ pub enum Error {
     /// The engine did not start.
     #[error(transparent)]
     Engine(#[from] assent_wasm::EngineError),
-    /// What is declared of registries can't be used.
+    /// The configuration of registries is invalid.
     #[error(transparent)]
-    Registries(#[from] assent_modules::pull::SourcesError),
+    Registries(#[from] assent_oci::SourcesError),
     /// Another evaluator holds the state directory.
     #[error("{0}")]
     State(String),
     /// The certificate can't be used.
     #[error("{0}")]
     Tls(String),
-    /// Reviews would travel in the clear.
+    /// Reviews would not be encrypted.
     #[error(
         "failed to serve reviews at {0}: plain HTTP is for the loopback interface only; \
          give --tls-cert and --tls-key, or an https:// discovery address that signs certificates"
@@ -90,22 +91,22 @@ pub enum Error {
     Insecure(SocketAddr),
 }
 
-/// Threads that judge: enough that some slow policies leave room for the others, few enough
+/// Threads that evaluate: enough that some slow policies leave room for the others, few enough
 /// that sandboxes stay within the engine's pool.
 const THREADS_PER_CORE: usize = 4;
 const THREADS_AT_LEAST: usize = 8;
 
-/// Writing a set takes milliseconds; a disk that hangs does not hold up the end.
+/// Writing a set takes milliseconds; a disk that hangs must not delay the shutdown.
 const KEEP_TIME: Duration = Duration::from_secs(5);
 
-/// News about failing revisions that may wait: one per revision and start.
+/// Health events that may wait: one per revision and start.
 const HEALTH_EVENTS: usize = 256;
 
 // === impl Evaluator ===
 
 impl Evaluator {
     /// Binds its ports and starts its tasks on the current runtime. Returns at once; it is
-    /// ready when `/readyz` says so.
+    /// ready once `/readyz` answers 200.
     pub async fn start(config: Config) -> Result<Handle, Error> {
         let Config {
             discovery,
@@ -131,7 +132,7 @@ impl Evaluator {
             Some(engine) => engine,
             None => Engine::new(EngineConfig::default())?,
         };
-        let services = Arc::new(Registries::new(registries)?);
+        let services = host_services(registries)?;
         let metrics = Metrics::new();
         let store = open_store(state, &metrics)?;
         let connector = Connector::new(discovery, ca, token_file);
@@ -151,8 +152,13 @@ impl Evaluator {
         let (transport, scheme) = security.set_up(&readiness, timings, &mut tasks)?;
         let reached = SocketAddr::new(advertise.unwrap_or(listen.ip()), listen.port());
         let threads = threads();
-        let active = Arc::new(Active::new(metrics.clone(), threads / 2));
-        let handler = Handler::new(active.clone(), readiness.clone(), metrics.clone(), threads);
+        let active = Arc::new(ActiveSet::default());
+        let handler = Handler {
+            active: active.clone(),
+            executor: Arc::new(Executor::new(metrics.clone(), threads)),
+            readiness: readiness.clone(),
+            metrics: metrics.clone(),
+        };
         let server = Arc::new(Server {
             handler: Arc::new(handler),
             transport,
@@ -176,12 +182,14 @@ impl Evaluator {
             .clone()
             .map(|store| tokio::spawn(keep::run(store, kept, metrics.clone())));
         let (health_sender, health) = mpsc::channel(HEALTH_EVENTS);
-        let sync = Follower {
+        let sync = DiscoveryClient {
             connector,
             node: node(&engine, id, policy_server, format!("{scheme}://{reached}")),
             machine: machine(store.as_deref(), &metrics),
             preparer: Preparer::new(engine, store.clone(), services),
             active,
+            // Half of the threads: one slow policy leaves room for the others.
+            states: PolicyStates::new(metrics.clone(), threads / 2),
             readiness: readiness.clone(),
             metrics: metrics.clone(),
             health,
@@ -190,7 +198,7 @@ impl Evaluator {
             resync: timings.resync,
             ready_without: timings.ready_without_control_plane,
             modules: None,
-            served: HashMap::new(),
+            loaded: HashMap::new(),
         };
         let restored = store.as_ref().and_then(|store| restore(store, &metrics));
         tasks.push(tokio::spawn(sync.run(restored, stop.clone())));
@@ -223,13 +231,12 @@ impl Handle {
         self.admin
     }
 
-    /// Whether requests should be sent here; why not, in words.
+    /// Whether it is ready for requests; the error says why not.
     pub fn ready(&self) -> Result<(), &'static str> {
         self.readiness.check()
     }
 
-    /// Stops in good order: not ready at once, answers for the drain time and keeps its
-    /// stream meanwhile, then ends.
+    /// Shuts down gracefully: becomes unready at once, answers and follows the stream for the drain time, then ends.
     pub async fn shutdown(mut self) {
         self.readiness.drain();
         self.drain.cancel();
@@ -248,8 +255,8 @@ impl Handle {
         self.close_store().await;
     }
 
-    /// The last set is kept to its end. What is still being compiled was not its own
-    /// undoing: its marker goes.
+    /// Waits until the last set is saved. Removes the markers of modules that are still being compiled: they did not
+    /// crash the process.
     async fn close_store(&mut self) {
         if let Some(keeper) = self.keeper.take() {
             let _ = tokio::time::timeout(KEEP_TIME, keeper).await;
@@ -284,8 +291,8 @@ struct Security {
 // === impl Security ===
 
 impl Security {
-    /// Files where given, else a certificate from the control plane, else plain HTTP on the
-    /// loopback interface.
+    /// Certificate files if given, else a certificate from the control plane, else plain HTTP on the loopback
+    /// interface.
     fn set_up(
         self,
         readiness: &Arc<Readiness>,
@@ -323,7 +330,7 @@ impl Security {
         let readiness = readiness.clone();
         tasks.push(tokio::spawn(async move {
             renewer.run().await;
-            // This control plane signs nothing: plain HTTP, where nobody else can listen.
+            // This control plane signs no certificates: plain HTTP, on the loopback interface only.
             if loopback {
                 readiness.waive();
                 to.store(Arc::new(Transport::Plain));
@@ -359,8 +366,8 @@ fn bind(listen: Listen, what: &'static str) -> Result<(TcpListener, SocketAddr),
     Ok((listener, addr))
 }
 
-/// A directory that can't be used costs the last good set, not the service; one that another
-/// evaluator uses is a mistake.
+/// A directory that can't be used is not fatal: only the last good set is lost. One that another evaluator uses is a
+/// configuration error.
 fn open_store(
     state: Option<std::path::PathBuf>,
     metrics: &Metrics,
@@ -373,20 +380,20 @@ fn open_store(
         Err(error @ store::Error::Locked(_)) => Err(Error::State(error.to_string())),
         Err(error) => {
             metrics.state_errors.inc();
-            tracing::error!(%error, "no state is kept: a restart needs the control plane");
+            tracing::error!(%error, "failed to open the state directory: a restart will need the control plane");
             Ok(None)
         }
     }
 }
 
-/// A machine that knows what earlier processes learnt.
+/// A state machine with what earlier processes have stored.
 fn machine(store: Option<&Store>, metrics: &Metrics) -> Machine {
     let Some(store) = store else {
         return Machine::new(BTreeMap::new(), 0);
     };
     let term = store.term().unwrap_or_else(|error| {
         metrics.state_errors.inc();
-        tracing::error!(%error, "sets of older leaders are not told from newer ones until the next set");
+        tracing::error!(%error, "failed to read the last leadership: sets of an older leader are accepted until the next set");
         0
     });
     Machine::new(store.crashed(), term)
@@ -397,7 +404,7 @@ fn restore(store: &Store, metrics: &Metrics) -> Option<Restored> {
         Ok(restored) => restored,
         Err(error) => {
             metrics.state_errors.inc();
-            tracing::error!(%error, "the set on disk is not used");
+            tracing::error!(%error, "failed to load the set on disk; ignoring it");
             None
         }
     }

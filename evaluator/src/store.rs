@@ -1,4 +1,4 @@
-//! The last good set on disk: written atomically, believed only if every hash is right.
+//! The last good set on disk: written atomically, used only if every hash matches.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -22,20 +22,19 @@ pub(crate) use attempts::Attempt;
 /// A directory that belongs to one evaluator.
 pub(crate) struct Store {
     root: PathBuf,
-    /// Held for the life of the process: two evaluators on one directory would undo each
-    /// other's work.
+    /// Held for the life of the process: two evaluators would overwrite each other's files.
     _lock: File,
 }
 
-/// What was found at start.
+/// The set that was found at start.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Restored {
     pub(crate) set: Announced,
-    /// Whether nothing of that version had been refused.
+    /// Whether every revision of that version was loaded.
     pub(crate) whole: bool,
 }
 
-/// Why the directory can't be used, or what is in it is not believed.
+/// Why the directory or its content can't be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("failed to {verb} {path}: {source}")]
@@ -50,13 +49,13 @@ pub(crate) enum Error {
     Damaged { path: PathBuf, why: String },
 }
 
-/// First line of the set's file; the number changes with its layout.
+/// First line of the set's file; the number changes with its format.
 const MAGIC: &[u8] = b"assent-set-1\n";
 
 /// The file of the leadership term.
 const TERM: &str = "leadership";
 
-/// No set that the control plane sends comes near it.
+/// Far larger than any set that a control plane sends.
 const LARGEST: u64 = 1 << 30;
 
 // === impl Store ===
@@ -100,12 +99,11 @@ impl Store {
         };
         text.trim().parse().map_err(|_| Error::Damaged {
             path,
-            why: "it is no number".into(),
+            why: "it is not a number".into(),
         })
     }
 
-    /// Keeps a leadership term: a restart must not make this evaluator take an older leader's
-    /// sets.
+    /// Saves the leadership: after a restart this evaluator must not accept sets of an older leader.
     pub(crate) fn keep_term(&self, term: u64) -> Result<(), Error> {
         match self.term() {
             Ok(kept) if kept == term => Ok(()),
@@ -136,15 +134,14 @@ impl Store {
         self.write("set", &bytes)
     }
 
-    /// A module by its digest, if it is there and is what it should be. One that is not is
-    /// removed: it will be fetched again.
+    /// A module by its digest. A file with another digest is removed: the module will be fetched again.
     pub(crate) fn module(&self, digest: &Digest) -> Option<Vec<u8>> {
         let path = self.module_path(digest);
         let bytes = match read_bounded(&path) {
             Ok(bytes) => bytes,
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(path = %path.display(), %error, "failed to read a kept module");
+                    tracing::warn!(path = %path.display(), %error, "failed to read a stored module");
                 }
                 return None;
             }
@@ -152,7 +149,7 @@ impl Store {
         if Digest::of(&bytes) == *digest {
             return Some(bytes);
         }
-        tracing::warn!(path = %path.display(), "a kept module does not have its digest; it is removed");
+        tracing::warn!(path = %path.display(), "a stored module does not match its digest; removing it");
         let _ = fs::remove_file(&path);
         None
     }
@@ -214,11 +211,11 @@ impl Store {
 fn decode(bytes: &[u8]) -> Result<Restored, String> {
     let rest = bytes
         .strip_prefix(MAGIC)
-        .ok_or("it does not begin as a kept set does")?;
+        .ok_or("it does not begin with the expected header")?;
     let (whole, rest) = rest.split_first().ok_or("it is cut off")?;
     let (digest, body) = rest.split_first_chunk::<32>().ok_or("it is cut off")?;
     if Digest::of(&[&[*whole], body].concat()) != Digest::from_raw(*digest) {
-        return Err("its content does not have its digest".into());
+        return Err("its content does not match its digest".into());
     }
     let update = crate::wire::read_set(body)?;
     let set = Announced::default()

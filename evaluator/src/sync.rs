@@ -1,7 +1,6 @@
 //! The discovery client: a loop around a pure state machine.
 
 use std::{
-    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -11,12 +10,12 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    active::Active,
+    active::{ActiveSet, LoadedPolicies},
     client::{Connection, Connector},
+    evaluation::{HealthEvent, LoadedPolicy, PolicyStates},
     metrics::Metrics,
     prepare::{Modules, Preparer},
     readiness::Readiness,
-    served::{HealthEvent, Served},
 };
 
 pub(crate) mod backoff;
@@ -29,13 +28,14 @@ mod session;
 use backoff::{Backoff, Ended};
 use machine::{Input, Machine, Output, Swap};
 
-/// Everything that the loop acts on.
-pub(crate) struct Follower {
+/// Follows the discovery stream and replaces the set in place.
+pub(crate) struct DiscoveryClient {
     pub(crate) connector: Connector,
     pub(crate) node: v1::Node,
     pub(crate) machine: Machine,
     pub(crate) preparer: Preparer,
-    pub(crate) active: Arc<Active>,
+    pub(crate) active: Arc<ActiveSet>,
+    pub(crate) states: PolicyStates,
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) metrics: Metrics,
     pub(crate) health: mpsc::Receiver<HealthEvent>,
@@ -47,23 +47,23 @@ pub(crate) struct Follower {
     pub(crate) ready_without: Duration,
     /// The module service of the open stream.
     pub(crate) modules: Option<Modules>,
-    /// Loaded revisions, by name; the machine says which of them stay.
-    pub(crate) served: HashMap<String, Arc<Served>>,
+    /// Loaded revisions; the machine decides which of them are kept.
+    pub(crate) loaded: LoadedPolicies,
 }
 
-/// How a connection ended, and where to go next.
+/// How a connection ended, and the leader to connect to next.
 pub(crate) struct End {
     ended: Ended,
     leader: Option<String>,
 }
 
-/// The address that a standby gives for the leader.
+/// The metadata key by which a standby names the leader's address.
 const LEADER: &str = "assent-leader";
 
-// === impl Follower ===
+// === impl DiscoveryClient ===
 
-impl Follower {
-    /// Follows the control plane until told to stop. `restored` is the set from disk.
+impl DiscoveryClient {
+    /// Runs until `stop`. `restored` is the set from disk.
     pub(crate) async fn run(
         mut self,
         restored: Option<crate::store::Restored>,
@@ -101,12 +101,12 @@ impl Follower {
             };
             self.metrics.connected.set(0);
             let wait = if end.leader.is_some() && leader.is_none() {
-                // Directly, but not everybody in the same moment.
+                // Without back-off, but not all evaluators in the same moment.
                 Duration::from_millis(100).mul_f64(rand::random())
             } else {
                 backoff.after(end.ended, rand::random())
             };
-            // A leader that did not work out is asked for again at the known address.
+            // If that leader can't be reached, the configured address is used again.
             leader = end.leader;
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
@@ -119,13 +119,13 @@ impl Follower {
         match self.connector.connect(leader).await {
             Ok(connection) => Some(connection),
             Err(error) => {
-                tracing::warn!(%error, "control plane not reached; serving on with what is loaded");
+                tracing::warn!(%error, "failed to reach the control plane; serving the loaded policies");
                 None
             }
         }
     }
 
-    /// Puts the set from disk in place before anything is asked for.
+    /// Puts the set from disk in place before the stream is opened.
     async fn restore(&mut self, restored: crate::store::Restored, modules: Option<Modules>) {
         let mut out = Vec::new();
         let input = Input::Restored {
@@ -146,10 +146,10 @@ impl Follower {
                         .step(Input::Prepared { results, timing }, &mut out);
                 }
                 Output::Swap(swap) => {
-                    complete = swap.layout.active_complete;
+                    complete = swap.table.active_complete;
                     self.swap(*swap);
                 }
-                other => tracing::debug!(?other, "not done without a stream"),
+                other => tracing::debug!(?other, "ignored without a stream"),
             }
         }
         tracing::info!(
@@ -165,7 +165,7 @@ impl Follower {
         }
     }
 
-    /// Makes prepared sandboxes into served revisions; the machine only needs to know which.
+    /// Adds prepared revisions to the loaded ones; the machine only needs to know which.
     fn adopt(
         &mut self,
         policies: &[Arc<assent_core::Policy>],
@@ -178,17 +178,15 @@ impl Follower {
             };
             let result = match outcome {
                 Ok(sandbox) => {
-                    let gate = self.active.gate(policy.policy.as_str());
-                    let metrics = self.metrics.of(policy);
                     let events = self.health_sender.clone();
-                    let served =
-                        Served::new(policy.clone(), sandbox.clone(), gate, metrics, events);
-                    self.served
-                        .insert(policy.revision.to_string(), Arc::new(served));
+                    let loaded =
+                        LoadedPolicy::new(policy.clone(), sandbox.clone(), &self.states, events);
+                    self.loaded
+                        .insert(policy.revision.to_string(), Arc::new(loaded));
                     Ok(())
                 }
                 Err(failure) => {
-                    tracing::warn!(revision = %policy.revision, stage = failure.stage.name(), why = failure.message, "revision not loaded");
+                    tracing::warn!(revision = %policy.revision, stage = failure.stage.name(), why = failure.message, "failed to load a revision");
                     Err(failure.clone())
                 }
             };
@@ -197,23 +195,23 @@ impl Follower {
         results
     }
 
-    /// Puts a set in place; gives the time that took.
+    /// Puts a set in place; returns how long that took.
     fn swap(&mut self, swap: Swap) -> Duration {
         let began = Instant::now();
-        self.served
-            .retain(|revision, _| swap.layout.stay.contains(revision.as_str()));
-        self.active.swap(&swap.layout, &self.served);
+        self.loaded
+            .retain(|revision, _| swap.table.retained.contains(revision.as_str()));
+        self.active.swap(&swap.table, &self.loaded);
         let took = began.elapsed();
         self.preparer.retain(swap.loaded.values());
         self.metrics.swap_seconds.observe(took.as_secs_f64());
         self.metrics
             .loaded_policies
             .set(i64::try_from(swap.loaded.len()).unwrap_or(i64::MAX));
-        let version = i64::try_from(swap.layout.version.gauge()).unwrap_or(i64::MAX);
+        let version = i64::try_from(swap.table.version.gauge()).unwrap_or(i64::MAX);
         self.metrics.snapshot_version.set(version);
-        tracing::info!(version = %swap.layout.version, revisions = swap.loaded.len(), whole = swap.whole, "set in place");
+        tracing::info!(version = %swap.table.version, revisions = swap.loaded.len(), whole = swap.whole, "set in place");
         if swap.confirmed {
-            self.readiness.confirmed(swap.layout.active_complete);
+            self.readiness.confirmed(swap.table.active_complete);
             self.keep.send_replace(Some(keep::Kept {
                 policies: swap.loaded,
                 routes: swap.routes,
@@ -226,7 +224,7 @@ impl Follower {
     }
 }
 
-/// Whom a standby says to ask instead.
+/// The leader that a standby names in its status.
 pub(crate) fn leader_of(status: &tonic::Status) -> Option<String> {
     if status.code() != tonic::Code::Unavailable {
         return None;
@@ -235,7 +233,7 @@ pub(crate) fn leader_of(status: &tonic::Status) -> Option<String> {
     (!leader.is_empty()).then(|| leader.to_owned())
 }
 
-/// Outputs are done in their order, and may bring new ones.
+/// Outputs are processed in order; processing one may add others.
 fn pop<T>(list: &mut Vec<T>) -> Option<T> {
     (!list.is_empty()).then(|| list.remove(0))
 }

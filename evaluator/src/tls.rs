@@ -1,4 +1,4 @@
-//! Certificates of the review port: exchanged while connections are served.
+//! The certificate of the review port, replaced while connections are served.
 
 use std::{
     fmt,
@@ -26,12 +26,12 @@ mod tests;
 /// The certificate in use. Cheap to clone; clones see the same one.
 #[derive(Clone, Default)]
 pub(crate) struct Certificates {
-    held: Arc<ArcSwapOption<Held>>,
+    certificate: Arc<ArcSwapOption<ServingCertificate>>,
     expiry: Family<CertificateLabels, Gauge>,
 }
 
 /// A chain with its key and the time in which it is valid.
-pub(crate) struct Held {
+pub(crate) struct ServingCertificate {
     key: Arc<CertifiedKey>,
     not_before: SystemTime,
     not_after: SystemTime,
@@ -53,7 +53,7 @@ pub(crate) enum Error {
 // === impl Certificates ===
 
 impl Certificates {
-    /// None yet; `expiry` will tell when the one in use ends.
+    /// Without a certificate; `expiry` reports when the one in use expires.
     pub(crate) fn new(expiry: Family<CertificateLabels, Gauge>) -> Self {
         Self {
             expiry,
@@ -61,23 +61,23 @@ impl Certificates {
         }
     }
 
-    pub(crate) fn install(&self, held: Held) {
+    pub(crate) fn install(&self, certificate: ServingCertificate) {
         let labels = CertificateLabels {
             certificate: "serving",
         };
         self.expiry
             .get_or_create(&labels)
-            .set(seconds(held.not_after));
-        self.held.store(Some(Arc::new(held)));
+            .set(seconds(certificate.not_after));
+        self.certificate.store(Some(Arc::new(certificate)));
     }
 
-    /// Whether there is one, and its time has come and not passed.
+    /// Whether there is a certificate that is valid now.
     pub(crate) fn is_valid(&self) -> bool {
         let now = SystemTime::now();
-        self.held
+        self.certificate
             .load()
             .as_ref()
-            .is_some_and(|held| held.is_valid(now))
+            .is_some_and(|certificate| certificate.is_valid(now))
     }
 
     /// TLS 1.2 and 1.3, HTTP/2 and 1.1.
@@ -93,7 +93,10 @@ impl Certificates {
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.held.load().as_ref().map(|held| held.key.clone())
+        self.certificate
+            .load()
+            .as_ref()
+            .map(|certificate| certificate.key.clone())
     }
 }
 
@@ -103,9 +106,9 @@ impl fmt::Debug for Certificates {
     }
 }
 
-// === impl Held ===
+// === impl ServingCertificate ===
 
-impl Held {
+impl ServingCertificate {
     /// Reads PEM; the key must belong to the first certificate.
     pub(crate) fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, Error> {
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain)
@@ -132,7 +135,7 @@ impl Held {
         self.not_before <= now && now < self.not_after
     }
 
-    /// Half of its life: late enough to be cheap, early enough to fail many times.
+    /// Half of its lifetime: late enough to be cheap, early enough for many retries.
     pub(crate) fn renew_at(&self) -> SystemTime {
         let life = self
             .not_after

@@ -36,12 +36,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 impl Plane {
     /// Serves discovery and modules on a port of the loopback interface.
     pub(crate) async fn start(engine: &Engine) -> anyhow::Result<Self> {
-        let (notices, incoming) = mpsc::channel(1_024);
+        let (events, incoming) = mpsc::channel(1_024);
         let control_plane = ControlPlane {
             id: "bench".into(),
             ..ControlPlane::default()
         };
-        let hub = Hub::new(hub::Config::default(), control_plane, notices);
+        let hub = Hub::new(hub::Config::default(), control_plane, events);
         hub.add_server(SERVER);
         let acks = Arc::new(Acks::new());
         tokio::spawn(acks.clone().fold(incoming));

@@ -77,7 +77,7 @@ impl Args {
             })?;
         } else if revisions.is_empty() {
             out::note(format_args!(
-                "{key} has no revisions: no generation of it was ever good"
+                "{key} has no revisions: no generation was ever accepted"
             ));
         } else {
             out::print(table(&revisions))?;
@@ -90,7 +90,7 @@ fn table(revisions: &[RevisionInfo]) -> Table {
     let now = Timestamp::now();
     let mut table = Table::new(["GENERATION", "PHASE", "REVISION", "AGE", "MODULE", "DIGEST"]);
     for revision in revisions {
-        // The digest has a column of its own.
+        // The digest has its own column.
         let module = revision.module.split("#sha256:").next().unwrap_or_default();
         table.push([
             revision.generation.to_string(),

@@ -1,4 +1,4 @@
-//! `assent rollout status`: waits until a change is enforced, or can't be.
+//! `assent rollout status`: waits until a change is enforced or has failed.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use crate::{
     status::absent,
 };
 
-mod judge;
+mod outcome;
 
-use judge::{Outcome, judge};
+use outcome::{Outcome, outcome_of};
 
-/// Waits until the newest generation of a policy is enforced, or is refused or stalled.
+/// Waits until the newest generation of a policy is enforced, refused or stalled.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -28,15 +28,15 @@ pub(crate) struct Args {
     #[arg(value_name = "POLICY")]
     policy: PolicyName,
 
-    /// Wait for this generation or a later one, also if the control plane has not seen it yet
+    /// Wait for this generation or a later one, even if the control plane has not observed it yet
     #[arg(long, value_name = "N")]
     generation: Option<i64>,
 
-    /// Give up after this time: seconds, or with a unit as in 90s, 5m, 1h [default: never]
+    /// Timeout in seconds, or with a unit: 90s, 5m, 1h [default: none]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
 
-    /// Say how it is and do not wait
+    /// Print the current state without waiting
     #[arg(long, conflicts_with = "timeout")]
     no_wait: bool,
 
@@ -56,30 +56,30 @@ Examples:
 
 Exit codes: 0 = enforced, 1 = refused, stalled or not in time, 2 = it could not be asked.";
 
-/// Waiting for one policy.
+/// Watches one policy.
 struct Watch {
     server: ServerArgs,
     key: String,
     generation: Option<i64>,
     no_wait: bool,
     deadline: Option<Instant>,
-    /// The last state that was told.
+    /// The last state that was printed.
     last: Option<Row>,
 }
 
-/// How it ended.
+/// The final state.
 struct End {
     policy: Option<Policy>,
     outcome: Outcome,
 }
 
-/// A control plane restarts, or hands over, within this time.
+/// A restart or a change of leader takes less than this.
 const RECONNECT: Duration = Duration::from_secs(60);
 
-/// Between attempts to connect again.
+/// Interval of reconnection attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// No deadline: further away than anybody waits.
+/// Stands for no deadline.
 const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 // === impl Args ===
@@ -135,7 +135,7 @@ impl Watch {
                         .policies
                         .into_iter()
                         .find(|status| status.policy == self.key);
-                    if let Some(end) = self.look(seen.as_ref()) {
+                    if let Some(end) = self.observe(seen.as_ref()) {
                         return Ok(end);
                     }
                 }
@@ -149,12 +149,14 @@ impl Watch {
         }
     }
 
-    /// Tells what changed; some where there is nothing to wait for.
-    fn look(&mut self, status: Option<&PolicyStatus>) -> Option<End> {
+    /// Prints a changed state; returns the end if there is nothing left to wait for.
+    fn observe(&mut self, status: Option<&PolicyStatus>) -> Option<End> {
         let outcome = match status {
-            Some(status) => judge(status, self.generation),
-            // Not seen yet, where a generation is awaited; else it does not exist.
-            None if self.generation.is_some() && !self.no_wait => Outcome::waiting("not seen yet"),
+            Some(status) => outcome_of(status, self.generation),
+            // Without a generation to wait for, the policy does not exist.
+            None if self.generation.is_some() && !self.no_wait => {
+                Outcome::waiting("not observed yet")
+            }
             None => Outcome::Absent,
         };
         let policy = status.map(Policy::from);
@@ -169,7 +171,7 @@ impl Watch {
         Some(End { policy, outcome })
     }
 
-    /// Tries again for a while: leaders change, and a restart takes its time.
+    /// Reconnects, for some time: the leader may change, and a restart takes a while.
     async fn reconnect(
         &self,
         client: &Client,
@@ -178,7 +180,7 @@ impl Watch {
         if status.code() != tonic::Code::Unavailable && status.code() != tonic::Code::Unknown {
             return Err(client.failed(&status));
         }
-        out::note("the connection to the control plane is lost; connecting again …");
+        out::note("lost the connection to the control plane; reconnecting …");
         let patience = Instant::now() + RECONNECT;
         let until = self
             .deadline
@@ -205,7 +207,7 @@ impl End {
     fn late(status: Option<PolicyStatus>) -> Self {
         let why = match &status {
             Some(status) => Row::from(&Policy::from(status)).why(),
-            None => "the control plane has not seen it".to_owned(),
+            None => "the control plane has not observed it".to_owned(),
         };
         Self {
             policy: status.as_ref().map(Policy::from),
@@ -214,7 +216,7 @@ impl End {
     }
 }
 
-/// Seconds, or a number with a unit.
+/// Parses seconds, or a number with a unit.
 fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.strip_suffix(['s', 'm', 'h']) {
         Some(number) => (number, &text[number.len()..]),
@@ -227,7 +229,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     };
     let number: u32 = number
         .parse()
-        .map_err(|_| format!("{text:?} is not a time such as 90, 90s, 5m or 1h"))?;
+        .map_err(|_| format!("{text:?} is not a duration such as 90, 90s, 5m or 1h"))?;
     Ok(Duration::from_secs(u64::from(number) * seconds))
 }
 
@@ -236,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_units() {
+    fn durations_have_units() {
         for (text, seconds) in [
             ("90", 90),
             ("0", 0),

@@ -11,10 +11,10 @@ use crate::{
     out::{self, OutputArgs, clean},
 };
 
-/// Goes back to an earlier revision of a policy.
+/// Rolls back to an earlier revision of a policy.
 ///
-/// Its content becomes a new generation, with the module pinned to the digest it had. That generation is
-/// rolled out like any other: follow it with `assent rollout status`.
+/// The content of that revision becomes a new generation, with the module pinned to its digest. The new
+/// generation is rolled out like any other: follow it with `assent rollout status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     #[arg(value_name = "POLICY")]
     policy: PolicyName,
 
-    /// The generation to go back to [default: the revision before the active one]
+    /// Generation to roll back to [default: the revision that was active before]
     #[arg(long, value_name = "GENERATION", value_parser = clap::value_parser!(i64).range(1..))]
     to_generation: Option<i64>,
 

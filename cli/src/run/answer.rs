@@ -1,4 +1,4 @@
-//! A verdict for people.
+//! Verdicts as text.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::out::{clean, clean_lines};
 
-/// The verdict in lines.
+/// A verdict, one property per line.
 pub(crate) struct Text<'a>(pub(crate) &'a Verdict);
 
 // === impl Text ===
@@ -47,7 +47,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// `add /metadata/labels/team "shop"`, one for each step of a patch.
+/// The operations of a patch: `add /metadata/labels/team "shop"`.
 fn operations(patch: &[u8]) -> Vec<String> {
     let steps: Vec<Value> = serde_json::from_slice(patch).unwrap_or_default();
     let text = |step: &Value, field: &str| step[field].as_str().unwrap_or_default().to_owned();
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_see_everything_that_was_decided() {
+    fn text_contains_every_property() {
         let verdict = Verdict {
             allowed: false,
             code: Some(403),

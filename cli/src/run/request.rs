@@ -1,4 +1,4 @@
-//! The request as somebody wrote it down: a whole review, or the request alone.
+//! The request file: an AdmissionReview, or the AdmissionRequest alone.
 
 use std::borrow::Cow;
 
@@ -6,14 +6,14 @@ use assent_wasm::{Review, json};
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-/// A request to be judged. Its bytes go to the policy as they are.
+/// A request. The policy gets its bytes unchanged.
 #[derive(Debug)]
 pub(crate) struct Incoming<'a> {
     pub(crate) uid: Cow<'a, str>,
     pub(crate) review: Review<'a>,
 }
 
-/// Why it can't be judged.
+/// Why the file is not a request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("failed to read the request: not JSON: {0}")]
@@ -32,7 +32,7 @@ pub(crate) enum Error {
     )]
     Kind(String),
     #[error(
-        "failed to read the request: apiVersion is {0:?}; only admission.k8s.io/v1 is understood"
+        "failed to read the request: apiVersion is {0:?}; only admission.k8s.io/v1 is supported"
     )]
     Version(String),
     #[error("failed to read the request: the AdmissionReview has no request")]
@@ -41,9 +41,7 @@ pub(crate) enum Error {
         "failed to read the request: it has a request but no kind; an AdmissionReview has kind AdmissionReview and apiVersion admission.k8s.io/v1"
     )]
     NoKind,
-    #[error(
-        "failed to read the request: the AdmissionRequest has no uid; give it one, any text will do"
-    )]
+    #[error("failed to read the request: the AdmissionRequest has no uid; add one with any text")]
     NoUid,
     #[error("failed to read the request: {0}")]
     Request(#[from] assent_wasm::ReviewError),
@@ -67,7 +65,7 @@ struct Head<'a> {
 // === impl Incoming ===
 
 impl<'a> Incoming<'a> {
-    /// Reads a body. A `raw` one is any document, or an object with nothing but `request`.
+    /// Parses a body. A `raw` one is any document, or an object with the field `request` only.
     pub(crate) fn parse(body: &'a [u8], raw: bool) -> Result<Self, Error> {
         if !json::within_depth(body, json::MAX_DEPTH) {
             return Err(Error::Depth);
@@ -94,7 +92,7 @@ impl<'a> Incoming<'a> {
 fn unwrap_review(document: &RawValue) -> Result<&RawValue, Error> {
     let fields: Map<String, Value> =
         serde_json::from_str(document.get()).map_err(|_| Error::Shape)?;
-    // The kind of a review is a text, that of a request an object.
+    // The kind of a review is a string, that of a request an object.
     let Some(Value::String(kind)) = fields.get("kind") else {
         if fields.contains_key("request") {
             return Err(Error::NoKind);
@@ -113,7 +111,7 @@ fn unwrap_review(document: &RawValue) -> Result<&RawValue, Error> {
     with_uid(request.ok_or(Error::Empty)?)
 }
 
-/// The answer repeats the uid, so there must be one.
+/// A uid is required because the response repeats it.
 fn with_uid(request: &RawValue) -> Result<&RawValue, Error> {
     let fields: Map<String, Value> =
         serde_json::from_str(request.get()).map_err(|_| Error::Shape)?;
@@ -159,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_review_and_its_request_alone_are_the_same() {
+    fn review_and_bare_request_are_equivalent() {
         check(REQUEST, false, "u1", REQUEST);
         let review = format!(
             r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{REQUEST}}}"#
@@ -168,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raw_document_is_anything() {
+    fn raw_document_may_be_anything() {
         check(r#"{"request":{"uid":"r"}}"#, true, "r", r#"{"uid":"r"}"#);
         check(
             r#"{"request":1,"other":2}"#,
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_named() {
+    fn errors_name_what_is_wrong() {
         check_error("{", "not JSON");
         check_error("[]", "are objects");
         check_error(r#"{"kind":"Pod","apiVersion":"v1"}"#, "this is a Pod");

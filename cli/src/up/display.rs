@@ -1,15 +1,15 @@
-//! The state of all policies: a table that is redrawn, or a line for each change.
+//! Shows the state of all policies: a table that is redrawn, or a line for each change.
 
 use std::collections::BTreeMap;
 
 use super::screen::Screen;
 use crate::{out, row::Row};
 
-/// What is shown of a running control plane.
+/// The output of `assent up`.
 pub(super) enum Display {
     /// On a terminal.
     Table(Screen),
-    /// Anywhere else, with the rows as they were told last.
+    /// Anywhere else, with the rows as they were printed last.
     Lines(BTreeMap<String, Row>),
 }
 
@@ -23,11 +23,11 @@ impl Display {
         }
     }
 
-    /// Says something that stays.
-    pub(super) fn say(&self, text: &str) {
+    /// Prints a line that stays.
+    pub(super) fn print(&self, text: &str) {
         match self {
-            Self::Table(screen) => screen.say(text),
-            Self::Lines(_) => print(text),
+            Self::Table(screen) => screen.print(text),
+            Self::Lines(_) => print_line(text),
         }
     }
 
@@ -41,15 +41,15 @@ impl Display {
                 };
                 screen.draw(lines);
             }
-            Self::Lines(told) => {
-                for line in changes(told, rows) {
-                    print(&line);
+            Self::Lines(printed) => {
+                for line in changes(printed, rows) {
+                    print_line(&line);
                 }
             }
         }
     }
 
-    /// Leaves what is shown as it is: what follows goes below.
+    /// Keeps the table on the screen; later output is printed below it.
     pub(super) fn leave(&self) {
         if let Self::Table(screen) = self {
             screen.leave();
@@ -57,24 +57,24 @@ impl Display {
     }
 }
 
-/// Takes over the rows; a line for each that is new, gone or not what it was.
-fn changes(told: &mut BTreeMap<String, Row>, rows: Vec<Row>) -> Vec<String> {
+/// Replaces the rows and returns a line for each that is new, changed or gone.
+fn changes(printed: &mut BTreeMap<String, Row>, rows: Vec<Row>) -> Vec<String> {
     let now: BTreeMap<String, Row> = rows
         .into_iter()
         .map(|row| (row.policy.clone(), row))
         .collect();
-    let gone = told.keys().filter(|policy| !now.contains_key(*policy));
+    let gone = printed.keys().filter(|policy| !now.contains_key(*policy));
     let mut lines: Vec<String> = gone.map(|policy| format!("{policy} deleted")).collect();
     let changed = now
         .iter()
-        .filter(|(policy, row)| told.get(*policy) != Some(row));
+        .filter(|(policy, row)| printed.get(*policy) != Some(row));
     lines.extend(changed.map(|(_, row)| row.to_string()));
-    *told = now;
+    *printed = now;
     lines
 }
 
-/// A control plane does not end because nobody reads what it prints.
-fn print(line: &str) {
+/// A closed output is ignored: the control plane runs on.
+fn print_line(line: &str) {
     let _ = out::line(line);
 }
 
@@ -103,12 +103,12 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changed_is_told() {
-        let mut told = BTreeMap::new();
+    fn only_changed_rows_are_printed() {
+        let mut printed = BTreeMap::new();
         let both = || vec![mk_row("cluster/a", 0), mk_row("cluster/b", 0)];
-        assert_eq!(changes(&mut told, both()).len(), 2);
-        assert!(changes(&mut told, both()).is_empty());
-        let lines = changes(&mut told, vec![mk_row("cluster/a", 1)]);
+        assert_eq!(changes(&mut printed, both()).len(), 2);
+        assert!(changes(&mut printed, both()).is_empty());
+        let lines = changes(&mut printed, vec![mk_row("cluster/a", 1)]);
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0], "cluster/b deleted");
         assert!(

@@ -1,4 +1,4 @@
-//! A table that is redrawn in place, with log lines going by above it.
+//! A table that is redrawn in place, with log lines above it.
 
 use std::{
     io::{self, IsTerminal as _, Write},
@@ -7,19 +7,19 @@ use std::{
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The lower end of a terminal. Clones are the same one.
+/// The lower part of a terminal. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Screen(Arc<Mutex<Frame>>);
 
-/// What is on it.
+/// What is currently drawn.
 #[derive(Debug, Default)]
 struct Frame {
     lines: Vec<String>,
-    /// Lines on the screen now, which the cursor is below.
+    /// Number of lines on the screen above the cursor.
     drawn: usize,
 }
 
-/// A terminal whose size nobody knows.
+/// Used if the size of the terminal is not known.
 const FALLBACK: (usize, usize) = (80, 24);
 
 /// Erases from the cursor to the end of the screen.
@@ -28,13 +28,13 @@ const ERASE: &str = "\x1b[J";
 // === impl Screen ===
 
 impl Screen {
-    /// The terminal, where standard output is one that can be drawn on.
+    /// The terminal, if standard output is one that supports cursor movement.
     pub(crate) fn detect() -> Option<Self> {
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
         (io::stdout().is_terminal() && !dumb).then(|| Self(Arc::default()))
     }
 
-    /// Puts these lines in place of those before.
+    /// Replaces the lines of the table.
     pub(super) fn draw(&self, lines: Vec<String>) {
         let mut frame = self.frame();
         let (width, height) = size();
@@ -49,16 +49,16 @@ impl Screen {
     }
 
     /// Prints a line above the table.
-    pub(super) fn say(&self, line: &str) {
+    pub(super) fn print(&self, line: &str) {
         self.around(|| put(&format!("{line}\n")));
     }
 
-    /// What is drawn stays; what follows goes below it.
+    /// Keeps the table; later output is printed below it.
     pub(super) fn leave(&self) {
         *self.frame() = Frame::default();
     }
 
-    /// Does something to the screen as if the table were not there.
+    /// Removes the table, runs `work`, and draws the table again.
     fn around<T>(&self, work: impl FnOnce() -> T) -> T {
         let frame = self.frame();
         put(&frame.erase());
@@ -68,12 +68,12 @@ impl Screen {
     }
 
     fn frame(&self) -> MutexGuard<'_, Frame> {
-        // A frame is whole at any time.
+        // A frame is never left half updated.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Log lines: whole ones, as the subscriber writes them.
+/// Receives log lines, which the subscriber writes as a whole.
 impl Write for Screen {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.around(|| io::stderr().write_all(bytes))?;
@@ -108,9 +108,9 @@ impl Frame {
     }
 }
 
-/// A line that wraps or scrolls away could not be erased: cut what does not fit.
+/// Cuts what does not fit: a line that wraps or scrolls away could not be erased.
 fn fit(lines: Vec<String>, width: usize, height: usize) -> Vec<String> {
-    // One line for the cursor, one for what is left out.
+    // One line for the cursor, one for the number of hidden rows.
     let room = height.saturating_sub(2).max(1);
     let hidden = lines.len().saturating_sub(room);
     let cut = |line: String| match line.chars().nth(width) {
@@ -136,7 +136,7 @@ fn size() -> (usize, usize) {
     }
 }
 
-/// A terminal that went away is no reason to end.
+/// Errors are ignored: a closed terminal does not end the process.
 fn put(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -153,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_cut() {
+    fn long_lines_and_tables_are_cut() {
         check(&["12345", "123456"], &["12345", "1234…"]);
         check(&["üüüüüü"], &["üüüü…"]);
         check(&["1", "2", "3", "4"], &["1", "2", "… and 2 more"]);
     }
 
     #[test]
-    fn a_frame_erases_exactly_what_it_drew() {
+    fn frame_erases_exactly_what_it_drew() {
         let frame = Frame {
             lines: vec!["a".into(), "b".into()],
             drawn: 2,

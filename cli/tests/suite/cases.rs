@@ -1,5 +1,5 @@
-//! Cases of every example policy, one of each kind: the sandbox's own tests run them all, and
-//! here each costs a compilation.
+//! Cases of every example policy, one of each kind: the tests of the sandbox run all of them, and
+//! here each one costs a compilation.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -66,7 +66,7 @@ fn check(name: &str, file: &str, case: &Value) {
     );
 }
 
-/// The object as the answer leaves it; none where it is not changed.
+/// The object after the patch; none without one.
 fn patched(request: &Value, response: &Value) -> Option<Value> {
     let patch = response["patch"].as_str()?;
     assert_eq!(response["patchType"], "JSONPatch");
@@ -122,32 +122,32 @@ fn one_of_each<K: Ord>(
 }
 
 #[test]
-fn add_labels() {
+fn add_labels_passes_its_cases() {
     check_all("add-labels", 14);
 }
 
 #[test]
-fn allowed_repos() {
+fn allowed_repos_passes_its_cases() {
     check_all("allowed-repos", 22);
 }
 
 #[test]
-fn image_tag() {
+fn image_tag_passes_its_cases() {
     check_all("image-tag", 20);
 }
 
 #[test]
-fn no_privileged() {
+fn no_privileged_passes_its_cases() {
     check_all("no-privileged", 25);
 }
 
 #[test]
-fn require_owner() {
+fn require_owner_passes_its_cases() {
     check_all("require-owner", 17);
 }
 
 #[test]
-fn every_policy_is_among_them() {
+fn every_policy_has_a_test() {
     let policies = fs::read_dir(policy(""))
         .unwrap()
         .map(|entry| entry.unwrap().path());

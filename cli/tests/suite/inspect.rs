@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::{Files, assent, module, policy};
 
 #[test]
-fn modules_of_every_abi_are_known() {
+fn every_abi_is_recognised() {
     for (name, abi) in [
         ("no-privileged", "wapc"),
         ("require-owner", "opa"),
@@ -26,7 +26,7 @@ fn modules_of_every_abi_are_known() {
 }
 
 #[test]
-fn people_see_what_counts() {
+fn text_shows_the_essentials() {
     let bytes = std::fs::read(module("no-privileged")).unwrap();
     let digest = assent_core::Digest::of(&bytes).to_string();
     let done = assent(&["inspect", &module("no-privileged")]);
@@ -44,7 +44,7 @@ fn people_see_what_counts() {
 }
 
 #[test]
-fn a_module_that_needs_settings_loads_all_the_same() {
+fn module_that_needs_settings_still_loads() {
     let done = assent(&["inspect", &module("add-labels"), "-o", "json"]);
     let findings = done.expect(0).json();
     let words = findings["settingsRefused"].as_str();
@@ -55,7 +55,7 @@ fn a_module_that_needs_settings_loads_all_the_same() {
 }
 
 #[test]
-fn a_manifest_is_judged_with_its_settings() {
+fn manifest_is_vetted_with_its_settings() {
     let manifest = std::fs::read_to_string(policy("no-privileged").join("manifest.yaml")).unwrap();
     let absolute = manifest.replace("policy.wasm", &module("no-privileged"));
     let wrong = absolute.replace("exemptImages:", "exemptImagez:");
@@ -77,7 +77,7 @@ fn a_manifest_is_judged_with_its_settings() {
 }
 
 #[test]
-fn modules_that_would_not_load_say_why() {
+fn modules_that_do_not_load_have_a_problem() {
     let bytes = std::fs::read(module("no-privileged")).unwrap();
     let files = Files::new(&[
         ("cut.wasm", &bytes[..bytes.len() / 2]),
@@ -102,7 +102,7 @@ fn modules_that_would_not_load_say_why() {
 }
 
 #[test]
-fn what_can_not_be_read_is_exit_code_2() {
+fn unreadable_input_is_exit_code_2() {
     let files = Files::new(&[("text", b"hello")]);
     assent(&["inspect", &files.path("missing.wasm")])
         .expect(2)

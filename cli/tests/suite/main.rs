@@ -1,4 +1,4 @@
-//! The real binary, as scripts use it.
+//! Runs the real binary, as scripts do.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! `assent run`: its inputs, its exit codes, its words.
+//! `assent run`: inputs, exit codes and messages.
 
 use std::process::Stdio;
 
@@ -26,7 +26,7 @@ fn manifest(lines: &str) -> String {
 }
 
 #[test]
-fn a_review_is_the_same_as_its_request_and_may_come_from_standard_input() {
+fn review_and_bare_request_are_equivalent_and_may_come_from_stdin() {
     let review = review(PRIVILEGED).to_string();
     let done = assent_with_input(
         &["run", &module("no-privileged"), "--request", "-"],
@@ -47,7 +47,7 @@ fn a_review_is_the_same_as_its_request_and_may_come_from_standard_input() {
 }
 
 #[test]
-fn a_manifest_brings_its_module_and_settings() {
+fn manifest_provides_module_and_settings() {
     let manifest = policy("no-privileged").join("manifest.yaml");
     let manifest = manifest.to_str().unwrap();
     let files = Files::new(&[
@@ -64,7 +64,7 @@ fn a_manifest_brings_its_module_and_settings() {
 }
 
 #[test]
-fn a_manifest_brings_message_and_mode() {
+fn manifest_provides_message_and_mode() {
     let files = Files::new(&[
         ("pod.json", request(PRIVILEGED).to_string().as_bytes()),
         (
@@ -95,7 +95,7 @@ fn a_manifest_brings_message_and_mode() {
 }
 
 #[test]
-fn mutation_needs_the_right_to_it() {
+fn mutation_must_be_allowed() {
     let case = case("add-labels", "pod-no-labels");
     let files = Files::new(&[
         ("pod.json", case["request"].to_string().as_bytes()),
@@ -123,7 +123,7 @@ fn mutation_needs_the_right_to_it() {
 }
 
 #[test]
-fn bad_settings_are_refused_with_the_modules_words() {
+fn bad_settings_are_rejected_with_the_modules_message() {
     let files = Files::new(&[
         ("pod.json", request(PRIVILEGED).to_string().as_bytes()),
         ("wrong.yaml", b"exemptImages: 7"),
@@ -152,7 +152,7 @@ fn bad_settings_are_refused_with_the_modules_words() {
 }
 
 #[test]
-fn bad_requests_are_named() {
+fn bad_requests_are_reported() {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}).to_string();
     let files = Files::new(&[
         ("text", b"hello"),
@@ -176,7 +176,7 @@ fn bad_requests_are_named() {
 }
 
 #[test]
-fn bad_modules_are_named() {
+fn bad_modules_are_reported() {
     let files = Files::new(&[
         ("pod.json", request(PRIVILEGED).to_string().as_bytes()),
         (
@@ -214,7 +214,7 @@ fn bad_modules_are_named() {
 }
 
 #[test]
-fn a_module_is_found_by_its_digest_in_a_store() {
+fn module_is_found_by_digest_in_store() {
     let bytes = std::fs::read(module("no-privileged")).unwrap();
     let digest = assent_core::Digest::of(&bytes);
     let files = Files::new(&[("pod.json", request(PRIVILEGED).to_string().as_bytes())]);
@@ -230,14 +230,14 @@ fn a_module_is_found_by_its_digest_in_a_store() {
     let other = assent_core::Digest::of(b"other").to_string();
     assent(&["run", &other, "--store", &store, "--request", &pod])
         .expect(2)
-        .says("has no sound module");
+        .says("has no valid module");
     assent(&["run", "sha256:12", "--store", &store, "--request", &pod])
         .expect(2)
         .says("sha256:12");
 }
 
 #[test]
-fn a_file_url_is_checked_against_its_digest() {
+fn file_url_is_checked_against_its_digest() {
     let files = Files::new(&[("pod.json", request("pod-plain").to_string().as_bytes())]);
     let module = module("no-privileged");
     let digest = assent_core::Digest::of(&std::fs::read(&module).unwrap());
@@ -250,7 +250,7 @@ fn a_file_url_is_checked_against_its_digest() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_panic() {
+fn closed_pipe_does_not_panic() {
     let files = Files::new(&[("pod.json", request(PRIVILEGED).to_string().as_bytes())]);
     let module = module("no-privileged");
     let pod = files.path("pod.json");

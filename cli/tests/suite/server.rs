@@ -1,18 +1,18 @@
-//! Commands that ask a control plane, where there is none.
+//! Commands that query a control plane, without one.
 
 use std::net::TcpListener;
 
 use crate::support::{Files, assent};
 
-/// An address where nobody listens.
-fn nobody() -> String {
+/// An address that nothing listens on.
+fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
 
 #[test]
-fn without_a_control_plane_they_say_what_to_do() {
-    let server = nobody();
+fn missing_control_plane_is_reported_with_advice() {
+    let server = unused_address();
     for args in [
         &["status"][..],
         &["status", "no-privileged"],
@@ -30,8 +30,8 @@ fn without_a_control_plane_they_say_what_to_do() {
 }
 
 #[test]
-fn bad_credentials_are_named_before_anything_is_sent() {
-    let server = nobody().replace("http:", "https:");
+fn bad_credentials_are_reported_before_connecting() {
+    let server = unused_address().replace("http:", "https:");
     let files = Files::new(&[("token", b"two\nlines"), ("ca.pem", b"no certificate")]);
     let status = |args: &[&str]| assent(&[&["status", "--server", &server], args].concat());
     status(&[]).expect(2).says("--ca FILE");
@@ -42,11 +42,11 @@ fn bad_credentials_are_named_before_anything_is_sent() {
         .expect(2)
         .says("not one line of text");
     let odd = assent(&["status", "--server", "localhost"]);
-    odd.expect(2).says("write http://HOST:PORT");
+    odd.expect(2).says("use http://HOST:PORT");
 }
 
 #[test]
-fn up_does_not_start_where_it_can_not_listen() {
+fn up_fails_if_it_cannot_listen() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let files = Files::new(&[]);

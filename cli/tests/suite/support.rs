@@ -1,4 +1,4 @@
-//! Running the binary and reading what it says.
+//! Runs the binary and reads its output.
 
 use std::{
     io::Write as _,
@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What came out of one run.
+/// The result of one run.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) code: i32,
@@ -26,7 +26,7 @@ impl Done {
         self
     }
 
-    /// The error says this, and nothing panicked.
+    /// Standard error contains this, and nothing panicked.
     #[track_caller]
     pub(crate) fn says(&self, part: &str) -> &Self {
         assert!(self.err.contains(part), "no {part:?} in {self:#?}");
@@ -50,7 +50,7 @@ impl From<Output> for Done {
     }
 }
 
-/// The binary, with nothing of this process's settings.
+/// The binary, without the environment of this process.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_assent"));
     command.args(args).env_clear().stdin(Stdio::null());

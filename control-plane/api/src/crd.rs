@@ -1,4 +1,4 @@
-//! The definitions of our kinds, as an API server takes them and as the chart carries them.
+//! The custom resource definitions, as API servers accept them and as the chart contains them.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
@@ -91,7 +91,7 @@ fn signed(map: &mut Map<String, Value>) {
 }
 
 /// Keeps fields that the schema does not know. An API server would drop them before anybody
-/// saw them, and most clients would not notice: so our webhook gets to refuse them by name.
+/// saw them, and most clients would not notice: so the webhook refuses them by name.
 fn keep_unknown(schema: &mut Value) {
     let Some(map) = schema.as_object_mut() else {
         return;

@@ -11,8 +11,8 @@ use serde::{
 };
 use serde_json::{Map, Number, Value, value::RawValue};
 
-/// Nesting that is read: what an evaluator accepts in a request too.
-pub const MAX_DEPTH: usize = 128;
+/// Nesting that is read: evaluators accept no more in a request.
+pub const MAX_DEPTH: usize = assent_yaml::MAX_DEPTH;
 
 /// Why a text was not read.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_what_would_be_ambiguous() {
+    fn ambiguous_json_is_refused() {
         for (text, part) in [
             (r#"{"a":1,"a":2}"#, "duplicate key \"a\""),
             (r#"[{"b":{"\u0061":1,"a":2}}]"#, "duplicate key \"a\""),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_what_they_say() {
+    fn values_are_read_exactly() {
         let value = from_str(r#" {"s":"\u00fc","n":[18446744073709551615,-1,0.5,true,null]} "#);
         assert_eq!(
             value.unwrap(),

@@ -1,7 +1,7 @@
-//! Custom resource types of `policies.assent.dev` and their one parser.
+//! Custom resource types of `policies.assent.dev` and their only parser.
 //!
-//! Whatever reads a policy object (a watched directory, the index of a cluster, the admission
-//! webhook of our own kinds, the command line) does it by [`parse`]: what one accepts, all accept.
+//! Everything that reads a policy object (a watched directory, the mirror of a cluster, the
+//! admission webhook, the command line) uses [`parse`]: what one accepts, all accept.
 
 pub mod canonical;
 pub mod crd;
@@ -12,8 +12,9 @@ pub mod revision;
 pub mod rules;
 pub mod server;
 pub mod status;
-pub mod yaml;
 
+/// Manifests as text, read as `kubectl` reads them.
+pub use assent_yaml as yaml;
 pub use parse::{Manifest, Options, Parsed, ParsedServer};
 pub use policy::{
     AdmissionPolicy, AdmissionPolicySpec, ClusterAdmissionPolicy, ClusterAdmissionPolicySpec,

@@ -1,4 +1,4 @@
-//! The one parser: from an object as somebody wrote it to a value that is known to be valid.
+//! The only parser: from an object as a user wrote it to a valid value.
 //!
 //! All errors are collected, each with the path of its field. Nothing that a user wrote is
 //! dropped: a field that is not known is an error.
@@ -37,7 +37,7 @@ pub struct Options {
     pub excluded_namespaces: Vec<String>,
 }
 
-/// An object of one of our kinds that users write.
+/// An object that users write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Manifest {
     /// `AdmissionPolicy` or `ClusterAdmissionPolicy`.
@@ -77,9 +77,9 @@ pub struct Parsed {
     pub side_effects: SideEffects,
     /// How long the API server waits for an answer.
     pub timeout_seconds: u32,
-    /// How long one evaluation may take, where the policy says it.
+    /// How long one evaluation may take, if the policy sets it.
     pub timeout_eval_seconds: Option<u32>,
-    /// Replaces the rejection message where it is not empty.
+    /// Replaces the rejection message if it is not empty.
     pub message: String,
     /// Entrypoint of a Rego module; empty is its first.
     pub entrypoint: String,
@@ -91,7 +91,7 @@ pub struct Parsed {
     pub progress_deadline_seconds: u32,
     /// Retired revisions that are kept.
     pub history_limit: usize,
-    /// A rollback that somebody asks for.
+    /// A requested rollback.
     pub rollback: Option<Rollback>,
     /// Canonical JSON of the spec with every default filled in: what a generation is counted
     /// by, and what a revision keeps.
@@ -109,7 +109,7 @@ pub struct Module {
     pub abi: String,
     /// Host calls that it may make.
     pub host_capabilities: Vec<String>,
-    /// Where the very same module is to be had again.
+    /// Where the same module can be pulled again.
     pub url: String,
 }
 

@@ -17,16 +17,16 @@ use crate::{
     status::PolicyStatus,
 };
 
-/// `timeoutSeconds` where none is given, as in a webhook configuration.
+/// The default of `timeoutSeconds`, as in a webhook configuration.
 pub const DEFAULT_TIMEOUT_SECONDS: i32 = 10;
 
 /// The longest `timeoutSeconds` that an API server takes.
 pub const MAX_TIMEOUT_SECONDS: i32 = 30;
 
-/// `rollout.progressDeadlineSeconds` where none is given, as for a Deployment.
+/// The default of `rollout.progressDeadlineSeconds`, as for a Deployment.
 pub const DEFAULT_PROGRESS_DEADLINE_SECONDS: i32 = 600;
 
-/// `revisionHistoryLimit` where none is given: a few steps back, and few objects.
+/// The default of `revisionHistoryLimit`: a few steps back, and few objects.
 pub const DEFAULT_HISTORY_LIMIT: i32 = 5;
 
 /// The largest `revisionHistoryLimit`: each revision is an object in the cluster's store.
@@ -141,7 +141,7 @@ pub struct AdmissionPolicySpec {
     #[serde(default = "default_timeout")]
     #[schemars(range(min = 1, max = 30))]
     pub timeout_seconds: i32,
-    /// How long one evaluation may take; the PolicyServer's limit where it is absent.
+    /// How long one evaluation may take; the PolicyServer's limit if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 29))]
     pub timeout_eval_seconds: Option<i32>,
@@ -149,7 +149,7 @@ pub struct AdmissionPolicySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub message: Option<String>,
-    /// Entrypoint of a Rego module; its first where it is absent.
+    /// Entrypoint of a Rego module; its first if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub entrypoint: Option<String>,

@@ -1,4 +1,4 @@
-//! The parts of a policy that say which requests it sees, as in a webhook configuration.
+//! The parts of a policy that select requests, as in a webhook configuration.
 
 use std::collections::BTreeMap;
 

@@ -66,7 +66,7 @@ pub struct PolicyServerSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 0))]
     pub replicas: i32,
-    /// Image of the evaluator; the control plane's own choice where it is absent.
+    /// Image of the evaluator; the default of the control plane if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Environment of the evaluator.
@@ -84,7 +84,7 @@ pub struct PolicyServerSpec {
     /// Secret with the credentials of registries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_secret: Option<String>,
-    /// Service account of the pods; one is made where it is absent.
+    /// Service account of the pods; one is created if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
     /// Resources of the evaluator's container.
@@ -114,7 +114,7 @@ pub struct PolicyServerSpec {
     /// Limits of one evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<EvaluationLimits>,
-    /// Host calls that namespaced policies may use; none where it is absent.
+    /// Host calls that namespaced policies may use; none if absent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaced_policies_capabilities: Vec<String>,
     /// Pods of others that may have an evaluator beside them.
@@ -147,7 +147,7 @@ pub struct Sources {
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = one_certificate()))]
 pub struct SecureSource {
-    /// The host, with a port where it has one.
+    /// The host, with an optional port.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// The authority's certificate, PEM.
@@ -191,7 +191,7 @@ pub struct Verification {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EvaluationLimits {
-    /// How long an evaluation may take, where the policy does not say.
+    /// How long an evaluation may take if the policy sets no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 29))]
     pub timeout_eval_seconds: Option<i32>,
@@ -215,7 +215,7 @@ pub struct Injection {
 pub struct Storage {
     /// Size of the volume.
     pub size: Quantity,
-    /// Its class; the cluster's default where it is absent.
+    /// Its class; the cluster's default if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
 }
@@ -247,7 +247,7 @@ pub struct PolicyServerStatus {
     /// Version of the snapshot that evaluators must hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// Single evaluators, those that are not ready first; at most 16.
+    /// Single evaluators, unready ones first; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub evaluators: Vec<EvaluatorRow>,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::condition_list;
 
-/// Rows that one status has at most, those that are not ready first.
+/// The most rows of a status, unready ones first.
 pub const MAX_ROWS: usize = 16;
 
 /// What is true of a policy.
@@ -25,7 +25,7 @@ pub struct PolicyStatus {
     /// How far the rollout is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutCounts>,
-    /// Single replicas, those that are not ready first; at most 16.
+    /// Single replicas, unready ones first; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub replicas: Vec<ReplicaRow>,

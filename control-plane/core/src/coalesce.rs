@@ -20,7 +20,7 @@ pub struct Coalescer {
 // === impl Coalescer ===
 
 impl Coalescer {
-    /// Notes a change; true where it may go out at once because nothing preceded it lately.
+    /// Notes a change; true if it may go out at once because no change preceded it recently.
     pub fn change(&mut self, now: Millis) -> bool {
         let open = self.last_change.is_some_and(|last| now.since(last) < QUIET);
         self.last_change = Some(now);

@@ -7,7 +7,7 @@ use crate::{
     fleet::Node,
     policy::{Content, DEFAULT_SERVER, Limits, Mode, Policy, PolicyKey, RevisionId},
     rollout::PolicyId,
-    session::{Failure, Refused, Rejection, Report, Stage, Taken},
+    session::{AppliedSnapshot, Failure, RefusedSnapshot, Rejection, Report, Stage},
     snapshot::{Route, RouteState, Snapshot},
 };
 
@@ -83,14 +83,14 @@ pub(crate) fn mk_node(name: &str, instance: &str) -> Node {
 }
 
 /// What a stream reports whose replica took `snapshot` without `rejected`.
-pub(crate) fn mk_taken(snapshot: &Arc<Snapshot>, rejected: &[Rejection]) -> Report {
-    let refused = rejected.first().map(|r| Refused {
+pub(crate) fn mk_applied(snapshot: &Arc<Snapshot>, rejected: &[Rejection]) -> Report {
+    let refused = rejected.first().map(|r| RefusedSnapshot {
         snapshot: snapshot.clone(),
         whole: false,
         failure: r.failure.clone(),
     });
     Report {
-        taken: Some(Taken {
+        applied: Some(AppliedSnapshot {
             snapshot: snapshot.clone(),
             rejected: rejected.to_vec(),
         }),
@@ -104,13 +104,13 @@ pub(crate) fn mk_taken(snapshot: &Arc<Snapshot>, rejected: &[Rejection]) -> Repo
 /// What a stream reports whose replica refused `snapshot` whole and has `before`.
 pub(crate) fn mk_refused(snapshot: &Arc<Snapshot>, before: Option<&Arc<Snapshot>>) -> Report {
     Report {
-        taken: before.map(|snapshot| Taken {
+        applied: before.map(|snapshot| AppliedSnapshot {
             snapshot: snapshot.clone(),
             rejected: Vec::new(),
         }),
         sent: Some(snapshot.version()),
         acked: before.map(|s| s.version()),
-        refused: Some(Refused {
+        refused: Some(RefusedSnapshot {
             snapshot: snapshot.clone(),
             whole: true,
             failure: mk_failure("version does not match"),

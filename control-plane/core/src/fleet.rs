@@ -6,7 +6,7 @@
 //! the number of replicas that refused it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -14,13 +14,17 @@ use std::{
 use crate::{
     digest::Version,
     policy::RevisionId,
-    session::{Refused, Rejection, Report, Taken},
+    session::{AppliedSnapshot, RefusedSnapshot, Rejection, Report},
     snapshot::Snapshot,
     time::Millis,
 };
 
+mod changes;
 #[cfg(test)]
 mod tests;
+
+use changes::Differences;
+pub use changes::FoldChanges;
 
 /// A replica's name: the pod's name in a cluster.
 pub type Name = Arc<str>;
@@ -28,7 +32,7 @@ pub type Name = Arc<str>;
 /// All replicas of one PolicyServer.
 #[derive(Debug)]
 pub struct Fleet {
-    counting: Counting,
+    counted: CountedReplicas,
     grace: Duration,
     expected: BTreeSet<Name>,
     replicas: BTreeMap<Name, Replica>,
@@ -41,13 +45,15 @@ pub struct Fleet {
     /// Replicas in their grace period by its end, so that time passing costs nothing for
     /// those that are there.
     leaving: BTreeSet<(Millis, Name)>,
+    changes: FoldChanges,
+    differences: Differences,
 }
 
 /// Whose answers count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counting {
+pub enum CountedReplicas {
     /// Those expected, and everyone else while connected and in the grace period.
-    Everyone,
+    All,
     /// Those expected; others only follow.
     Expected,
 }
@@ -60,7 +66,7 @@ pub struct Replica {
     /// What its credential says.
     pub identity: String,
     /// Whether it is there.
-    pub link: Link,
+    pub connection: Connection,
     /// When its stream opened.
     pub connected_since: Option<Millis>,
     /// When it was last heard of.
@@ -68,9 +74,9 @@ pub struct Replica {
     /// What its stream reported last.
     pub report: Report,
     /// The last set that it took, on this stream or an earlier one of the same process.
-    pub taken: Option<Taken>,
-    /// What it had taken when its stream opened.
-    before: Option<Taken>,
+    pub applied: Option<AppliedSnapshot>,
+    /// What it had applied when its stream opened.
+    before: Option<AppliedSnapshot>,
 }
 
 /// What a replica says of itself: informative, apart from its name and instance.
@@ -94,13 +100,13 @@ pub struct Node {
 
 /// Whether a replica is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Link {
+pub enum Connection {
     /// This stream is open.
     Open {
         /// Its number; a later stream of the same replica has a higher one.
         stream: u64,
     },
-    /// It left lately and counts with its last answer.
+    /// It disconnected recently and counts with its last answer.
     Grace {
         /// When that ends.
         until: Millis,
@@ -126,16 +132,16 @@ pub struct Fold {
     /// Every counted replica's last answer has it, and none is gone: it may be pointed at.
     pub complete: bool,
     /// Some counted replica has answered and lacks it.
-    pub lacking: bool,
+    pub degraded: bool,
 }
 
 /// How one replica stands to one revision.
 #[derive(Clone, Debug)]
-pub enum Standing {
+pub enum LoadState {
     /// It could not load the revision.
     Rejected(Rejection),
     /// It refused the version that brought the revision.
-    Refused(Refused),
+    Refused(RefusedSnapshot),
     /// It is not connected.
     Disconnected,
     /// It has not answered yet.
@@ -146,7 +152,7 @@ pub enum Standing {
 
 /// Replicas by what they are doing about the current version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum ReplicaState {
     /// Serves it whole.
     Current,
     /// Has not answered for it.
@@ -157,21 +163,22 @@ pub enum State {
     Disconnected,
 }
 
+/// Ordered sets, because a status lists the first few replicas by name.
 #[derive(Debug, Default)]
 struct Group {
     snapshot: Option<Arc<Snapshot>>,
-    open: HashSet<Name>,
-    grace: HashSet<Name>,
-    gone: HashSet<Name>,
+    open: BTreeSet<Name>,
+    grace: BTreeSet<Name>,
+    gone: BTreeSet<Name>,
 }
 
 // === impl Fleet ===
 
 impl Fleet {
     /// No replicas yet.
-    pub fn new(counting: Counting, grace: Duration) -> Self {
+    pub fn new(counted: CountedReplicas, grace: Duration) -> Self {
         Self {
-            counting,
+            counted,
             grace,
             expected: BTreeSet::new(),
             replicas: BTreeMap::new(),
@@ -179,6 +186,8 @@ impl Fleet {
             exceptions: BTreeMap::new(),
             refusing: BTreeSet::new(),
             leaving: BTreeSet::new(),
+            changes: FoldChanges::default(),
+            differences: Differences::default(),
         }
     }
 
@@ -187,6 +196,9 @@ impl Fleet {
         let names: BTreeSet<Name> = names.into_iter().collect();
         let dropped: Vec<Name> = self.expected.difference(&names).cloned().collect();
         let added: Vec<Name> = names.difference(&self.expected).cloned().collect();
+        if !(dropped.is_empty() && added.is_empty()) {
+            self.changes.everything();
+        }
         for name in dropped.iter().chain(&added) {
             self.unlist(name);
         }
@@ -197,7 +209,7 @@ impl Fleet {
         }
         for name in dropped {
             // One that was only waited for is forgotten.
-            if self.link(&name) == Some(Link::Gone) {
+            if self.connection(&name) == Some(Connection::Gone) {
                 self.replicas.remove(&name);
             }
             self.list(&name);
@@ -208,26 +220,28 @@ impl Fleet {
     /// A stream opened; whatever stream the replica had before is superseded.
     pub fn opened(&mut self, now: Millis, node: Node, identity: String, stream: u64) {
         let name: Name = node.id.as_str().into();
-        if let Some(Link::Open { stream: newer }) = self.replicas.get(&name).map(|r| r.link)
+        if let Some(Connection::Open { stream: newer }) =
+            self.replicas.get(&name).map(|r| r.connection)
             && newer > stream
         {
             return;
         }
         self.unlist(&name);
         self.replicas.entry(name.clone()).or_default();
-        self.relink(&name, Link::Open { stream });
+        self.set_connection(&name, Connection::Open { stream });
         let replica = self.replicas.entry(name.clone()).or_default();
         // Another process under the name has not said what it serves.
         if replica.node.instance_uid != node.instance_uid {
-            replica.taken = None;
+            replica.applied = None;
         }
-        replica.before.clone_from(&replica.taken);
+        replica.before.clone_from(&replica.applied);
         replica.node = node;
         replica.identity = identity;
         replica.connected_since = Some(now);
         replica.last_seen = Some(now);
         replica.report = Report::default();
         self.list(&name);
+        self.changed(&name);
     }
 
     /// A stream said something; a superseded stream's words are void.
@@ -235,24 +249,25 @@ impl Fleet {
         let Some((name, replica)) = self.replicas.get_key_value(name) else {
             return;
         };
-        if replica.link != (Link::Open { stream }) {
+        if replica.connection != (Connection::Open { stream }) {
             return;
         }
         let name = name.clone();
-        // Before its first answer a stream has nothing to say of what was taken.
-        let answered = report.taken.is_some() || report.refused.is_some();
-        let taken = match answered {
+        // Before its first answer a stream has nothing to say of what was applied.
+        let answered = report.applied.is_some() || report.refused.is_some();
+        let applied = match answered {
             true => Some(replica.after(&report)),
-            false => replica.taken.clone(),
+            false => replica.applied.clone(),
         };
         // Most reports say only that something was sent: then the counts stay as they are.
-        let moves = replica.moves(taken.as_ref(), &report);
+        let moves = replica.moves(applied.as_ref(), &report);
+        self.note_report(&name, applied.as_ref(), &report);
         if moves {
             self.unlist(&name);
         }
         if let Some(replica) = self.replicas.get_mut(&name) {
             replica.last_seen = Some(now);
-            replica.taken = taken;
+            replica.applied = applied;
             replica.report = report;
         }
         if moves {
@@ -275,12 +290,13 @@ impl Fleet {
         let name: Name = name.into();
         self.unlist(&name);
         let until = now + self.grace;
-        self.relink(&name, Link::Grace { until });
+        self.set_connection(&name, Connection::Grace { until });
         if let Some(replica) = self.replicas.get_mut(&name) {
             replica.last_seen = Some(now);
             replica.report.outstanding = None;
         }
         self.list(&name);
+        self.changed(&name);
     }
 
     /// Ends grace periods that are over; true where one ended.
@@ -288,8 +304,9 @@ impl Fleet {
         let over = self.leaving.iter().take_while(|(until, _)| *until <= now);
         let ended: Vec<Name> = over.map(|(_, name)| name.clone()).collect();
         for name in &ended {
+            self.changed(name);
             self.unlist(name);
-            self.relink(name, Link::Gone);
+            self.set_connection(name, Connection::Gone);
             if self.expected.contains(name) {
                 self.list(name);
             } else {
@@ -297,6 +314,11 @@ impl Fleet {
             }
         }
         !ended.is_empty()
+    }
+
+    /// Takes the changes of folds and replicas since the last call.
+    pub fn take_changes(&mut self) -> FoldChanges {
+        std::mem::take(&mut self.changes)
     }
 
     /// When the next grace period ends.
@@ -320,18 +342,18 @@ impl Fleet {
             } += count(open);
             missing += if has { group.gone.len() } else { open + absent };
             // Whoever left for longer than the grace period serves nobody.
-            fold.lacking |= group.snapshot.is_some() && (!has || !group.gone.is_empty());
+            fold.degraded |= group.snapshot.is_some() && (!has || !group.gone.is_empty());
         }
         for name in self.exceptions.get(revision).into_iter().flatten() {
             missing += 1;
-            fold.lacking = true;
+            fold.degraded = true;
             if self.is_connected(name) {
                 fold.applied -= 1;
                 fold.rejected += 1;
             }
         }
         for name in self.refusing.iter().filter(|n| self.refuses(n, revision)) {
-            fold.lacking = true;
+            fold.degraded = true;
             if self.is_connected(name) {
                 fold.behind -= 1;
                 fold.rejected += 1;
@@ -342,8 +364,8 @@ impl Fleet {
     }
 
     /// How replicas stand to `revision`, those that lack it first; at most `limit`.
-    pub fn standings(&self, revision: &RevisionId, limit: usize) -> Vec<(Name, Standing)> {
-        let mut rows: Vec<(Name, Standing)> = Vec::new();
+    pub fn load_states(&self, revision: &RevisionId, limit: usize) -> Vec<(Name, LoadState)> {
+        let mut rows: Vec<(Name, LoadState)> = Vec::new();
         let excepted = self.exceptions.get(revision);
         let refusing = self.refusing.iter().filter(|n| self.refuses(n, revision));
         let refused = excepted.into_iter().flatten().chain(refusing);
@@ -351,25 +373,23 @@ impl Fleet {
             rows.extend(self.refusal(name, revision).map(|s| (name.clone(), s)));
         }
         let is_excepted = |name: &Name| excepted.is_some_and(|set| set.contains(name));
-        let absent = self
-            .groups
-            .values()
-            .flat_map(|g| g.grace.iter().chain(&g.gone));
-        fill(&mut rows, limit, absent, &Standing::Disconnected);
+        let absent = self.groups.values().flat_map(|g| [&g.grace, &g.gone]);
+        fill(&mut rows, limit, absent, |_| true, &LoadState::Disconnected);
         let behind = self.groups.values().filter(|g| !g.has(revision));
-        let behind = behind.flat_map(|g| &g.open);
-        let behind = behind.filter(|n| !(self.refusing.contains(*n) && self.refuses(n, revision)));
-        fill(&mut rows, limit, behind, &Standing::Behind);
+        let waits = |n: &Name| !(self.refusing.contains(n) && self.refuses(n, revision));
+        let behind = behind.map(|g| &g.open);
+        fill(&mut rows, limit, behind, waits, &LoadState::Behind);
         let applied = self.groups.values().filter(|g| g.has(revision));
-        let applied = applied.flat_map(|g| &g.open).filter(|n| !is_excepted(n));
-        fill(&mut rows, limit, applied, &Standing::Applied);
+        let applied = applied.map(|g| &g.open);
+        let serves = |n: &Name| !is_excepted(n);
+        fill(&mut rows, limit, applied, serves, &LoadState::Applied);
         rows
     }
 
     /// Whether the replica's last answer has `revision` loaded.
     pub fn serves(&self, name: &str, revision: &RevisionId) -> bool {
-        let taken = self.replicas.get(name).and_then(|r| r.taken.as_ref());
-        taken.is_some_and(|t| {
+        let applied = self.replicas.get(name).and_then(|r| r.applied.as_ref());
+        applied.is_some_and(|t| {
             t.snapshot.contains(revision.as_str())
                 && !t.rejected.iter().any(|r| r.revision == *revision)
         })
@@ -392,9 +412,9 @@ impl Fleet {
 
     /// Whether the replica counts.
     pub fn counts(&self, name: &str) -> bool {
-        match self.counting {
-            Counting::Everyone => self.replicas.contains_key(name),
-            Counting::Expected => self.expected.contains(name),
+        match self.counted {
+            CountedReplicas::All => self.replicas.contains_key(name),
+            CountedReplicas::Expected => self.expected.contains(name),
         }
     }
 
@@ -425,28 +445,28 @@ impl Fleet {
             && self.exceptions.is_empty()
     }
 
-    fn link(&self, name: &str) -> Option<Link> {
-        self.replicas.get(name).map(|r| r.link)
+    fn connection(&self, name: &str) -> Option<Connection> {
+        self.replicas.get(name).map(|r| r.connection)
     }
 
     fn is_open(&self, name: &str, stream: u64) -> bool {
-        self.link(name) == Some(Link::Open { stream })
+        self.connection(name) == Some(Connection::Open { stream })
     }
 
     fn is_connected(&self, name: &str) -> bool {
-        matches!(self.link(name), Some(Link::Open { .. }))
+        matches!(self.connection(name), Some(Connection::Open { .. }))
     }
 
     /// Changes whether a replica is there, and when that ends; it must be out of the counts.
-    fn relink(&mut self, name: &Name, link: Link) {
+    fn set_connection(&mut self, name: &Name, connection: Connection) {
         let Some(replica) = self.replicas.get_mut(name) else {
             return;
         };
-        let old = std::mem::replace(&mut replica.link, link);
-        if let Link::Grace { until } = old {
+        let old = std::mem::replace(&mut replica.connection, connection);
+        if let Connection::Grace { until } = old {
             self.leaving.remove(&(until, name.clone()));
         }
-        if let Link::Grace { until } = link {
+        if let Connection::Grace { until } = connection {
             self.leaving.insert((until, name.clone()));
         }
     }
@@ -460,21 +480,74 @@ impl Fleet {
         let refused = replica.report.refused.as_ref().filter(|r| r.whole);
         refused.is_some_and(|r| r.snapshot.contains(revision.as_str()))
             && !replica
-                .taken
+                .applied
                 .as_ref()
                 .is_some_and(|t| t.snapshot.contains(revision.as_str()))
     }
 
-    fn refusal(&self, name: &str, revision: &RevisionId) -> Option<Standing> {
+    fn refusal(&self, name: &str, revision: &RevisionId) -> Option<LoadState> {
         let replica = self.replicas.get(name)?;
-        let rejected = replica.taken.iter().flat_map(|t| &t.rejected);
+        let rejected = replica.applied.iter().flat_map(|t| &t.rejected);
         let named = rejected
             .into_iter()
             .find(|r| r.revision == *revision)
             .cloned();
         named
-            .map(Standing::Rejected)
-            .or_else(|| replica.report.refused.clone().map(Standing::Refused))
+            .map(LoadState::Rejected)
+            .or_else(|| replica.report.refused.clone().map(LoadState::Refused))
+    }
+
+    /// A replica connected or disconnected: the counters of every revision change.
+    fn changed(&mut self, name: &Name) {
+        self.changes.replicas = true;
+        if self.counts(name) {
+            self.changes.everything();
+        }
+    }
+
+    /// Notes which folds and rows a report changes. It is called before the report is taken
+    /// over.
+    fn note_report(&mut self, name: &Name, applied: Option<&AppliedSnapshot>, report: &Report) {
+        let counts = self.counts(name);
+        let Some(replica) = self.replicas.get(name) else {
+            return;
+        };
+        let old = &replica.report;
+        self.changes.replicas |=
+            old.acked != report.acked || old.refused.is_some() != report.refused.is_some();
+        if !counts {
+            return;
+        }
+        match (replica.applied.as_ref(), applied) {
+            (None, None) => {}
+            (Some(old), Some(new)) => {
+                let (from, to) = (&old.snapshot, &new.snapshot);
+                self.differences.between(from, to, &mut self.changes);
+                if old.rejected != new.rejected {
+                    let rejected = old.rejected.iter().chain(&new.rejected);
+                    self.changes.add(rejected.map(|r| &r.revision));
+                }
+            }
+            // A first answer moves every revision from behind to applied.
+            _ => self.changes.everything(),
+        }
+        // Who refuses a snapshot as a whole lacks what is new in it.
+        let refusals = [old.refused_whole(), report.refused_whole()];
+        if !same_refusal(refusals[0], refusals[1]) {
+            for (refusal, applied) in refusals
+                .into_iter()
+                .zip([replica.applied.as_ref(), applied])
+            {
+                match (refusal, applied) {
+                    (None, _) => {}
+                    (Some(refused), Some(applied)) => {
+                        let (from, to) = (&applied.snapshot, &refused.snapshot);
+                        self.differences.between(from, to, &mut self.changes);
+                    }
+                    (Some(_), None) => self.changes.everything(),
+                }
+            }
+        }
     }
 
     /// Enters a counted replica into the counts.
@@ -485,16 +558,16 @@ impl Fleet {
         let Some(replica) = self.replicas.get(name) else {
             return;
         };
-        let taken = replica.taken.as_ref();
+        let applied = replica.applied.as_ref();
         let group = self
             .groups
-            .entry(taken.map(|t| t.snapshot.version()))
+            .entry(applied.map(|t| t.snapshot.version()))
             .or_default();
         if group.snapshot.is_none() {
-            group.snapshot = taken.map(|t| t.snapshot.clone());
+            group.snapshot = applied.map(|t| t.snapshot.clone());
         }
-        group.side(replica.link).insert(name.clone());
-        for rejection in taken.iter().flat_map(|t| &t.rejected) {
+        group.side(replica.connection).insert(name.clone());
+        for rejection in applied.iter().flat_map(|t| &t.rejected) {
             let names = self
                 .exceptions
                 .entry(rejection.revision.clone())
@@ -511,15 +584,15 @@ impl Fleet {
         let Some(replica) = self.replicas.get(name) else {
             return;
         };
-        let taken = replica.taken.as_ref();
-        let version = taken.map(|t| t.snapshot.version());
+        let applied = replica.applied.as_ref();
+        let version = applied.map(|t| t.snapshot.version());
         if let Some(group) = self.groups.get_mut(&version) {
-            group.side(replica.link).remove(name);
+            group.side(replica.connection).remove(name);
             if group.is_empty() {
                 self.groups.remove(&version);
             }
         }
-        for rejection in taken.iter().flat_map(|t| &t.rejected) {
+        for rejection in applied.iter().flat_map(|t| &t.rejected) {
             if let Some(names) = self.exceptions.get_mut(&rejection.revision) {
                 names.remove(name);
                 if names.is_empty() {
@@ -536,17 +609,17 @@ impl Fleet {
 impl Replica {
     /// What the replica has after an answer. One that took nothing, or took it back, leaves
     /// what was before its stream; where that is nothing, it has answered and has nothing.
-    fn after(&self, report: &Report) -> Taken {
-        let taken = report.taken.as_ref().or(self.before.as_ref());
-        taken.cloned().unwrap_or_else(|| Taken {
+    fn after(&self, report: &Report) -> AppliedSnapshot {
+        let applied = report.applied.as_ref().or(self.before.as_ref());
+        applied.cloned().unwrap_or_else(|| AppliedSnapshot {
             snapshot: Arc::new(Snapshot::empty()),
             rejected: Vec::new(),
         })
     }
 
-    /// Whether this report, after which it has `taken`, changes where it is counted.
-    fn moves(&self, taken: Option<&Taken>, report: &Report) -> bool {
-        let stays = match (&self.taken, taken) {
+    /// Whether this report, after which it has `applied`, changes where it is counted.
+    fn moves(&self, applied: Option<&AppliedSnapshot>, report: &Report) -> bool {
+        let stays = match (&self.applied, applied) {
             (None, None) => true,
             (Some(old), Some(new)) => {
                 Arc::ptr_eq(&old.snapshot, &new.snapshot)
@@ -559,34 +632,34 @@ impl Replica {
     }
 
     /// What the replica is doing about the `current` version.
-    pub fn state(&self, current: Version) -> State {
-        match self.link {
-            Link::Grace { .. } | Link::Gone => State::Disconnected,
-            Link::Open { .. } if self.report.refused.is_some() => State::Rejected,
-            Link::Open { .. } if self.report.acked == Some(current) => State::Current,
-            Link::Open { .. } => State::Behind,
+    pub fn state(&self, current: Version) -> ReplicaState {
+        match self.connection {
+            Connection::Grace { .. } | Connection::Gone => ReplicaState::Disconnected,
+            Connection::Open { .. } if self.report.refused.is_some() => ReplicaState::Rejected,
+            Connection::Open { .. } if self.report.acked == Some(current) => ReplicaState::Current,
+            Connection::Open { .. } => ReplicaState::Behind,
         }
     }
 }
 
-// === impl State ===
+// === impl ReplicaState ===
 
-impl State {
+impl ReplicaState {
     /// Every state.
-    pub const ALL: [State; 4] = [
-        State::Current,
-        State::Behind,
-        State::Rejected,
-        State::Disconnected,
+    pub const ALL: [ReplicaState; 4] = [
+        ReplicaState::Current,
+        ReplicaState::Behind,
+        ReplicaState::Rejected,
+        ReplicaState::Disconnected,
     ];
 
     /// For labels.
     pub fn as_str(self) -> &'static str {
         match self {
-            State::Current => "current",
-            State::Behind => "behind",
-            State::Rejected => "rejected",
-            State::Disconnected => "disconnected",
+            ReplicaState::Current => "current",
+            ReplicaState::Behind => "behind",
+            ReplicaState::Rejected => "rejected",
+            ReplicaState::Disconnected => "disconnected",
         }
     }
 }
@@ -599,11 +672,11 @@ impl Group {
         snapshot.is_some_and(|s| s.contains(revision.as_str()))
     }
 
-    fn side(&mut self, link: Link) -> &mut HashSet<Name> {
-        match link {
-            Link::Open { .. } => &mut self.open,
-            Link::Grace { .. } => &mut self.grace,
-            Link::Gone => &mut self.gone,
+    fn side(&mut self, connection: Connection) -> &mut BTreeSet<Name> {
+        match connection {
+            Connection::Open { .. } => &mut self.open,
+            Connection::Grace { .. } => &mut self.grace,
+            Connection::Gone => &mut self.gone,
         }
     }
 
@@ -612,27 +685,31 @@ impl Group {
     }
 }
 
-/// Appends up to `limit` rows, in the order of their names.
+/// Appends up to `limit` rows, in the order of their names. Of each set only as many names
+/// are looked at as there is room for.
 fn fill<'a>(
-    rows: &mut Vec<(Name, Standing)>,
+    rows: &mut Vec<(Name, LoadState)>,
     limit: usize,
-    names: impl Iterator<Item = &'a Name>,
-    standing: &Standing,
+    sets: impl Iterator<Item = &'a BTreeSet<Name>>,
+    matches: impl Fn(&Name) -> bool,
+    state: &LoadState,
 ) {
     let room = limit.saturating_sub(rows.len());
-    if room == 0 {
-        return;
-    }
-    let mut first: BTreeSet<&Name> = BTreeSet::new();
-    for name in names {
-        if first.len() < room || first.last().is_some_and(|last| name < *last) {
-            first.insert(name);
+    let first = |set: &'a BTreeSet<Name>| set.iter().filter(|name| matches(name)).take(room);
+    let mut names: Vec<&Name> = sets.flat_map(first).collect();
+    names.sort_unstable();
+    let names = names.into_iter().take(room);
+    rows.extend(names.map(|name| (name.clone(), state.clone())));
+}
+
+fn same_refusal(a: Option<&RefusedSnapshot>, b: Option<&RefusedSnapshot>) -> bool {
+    match (a, b) {
+        (None, None) => true,
+        (Some(a), Some(b)) => {
+            a.failure == b.failure && a.snapshot.version() == b.snapshot.version()
         }
-        if first.len() > room {
-            first.pop_last();
-        }
+        _ => false,
     }
-    rows.extend(first.into_iter().map(|n| (n.clone(), standing.clone())));
 }
 
 fn count(n: usize) -> u32 {

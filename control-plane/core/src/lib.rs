@@ -5,6 +5,7 @@
 //! rule has a synchronous test.
 
 pub mod coalesce;
+pub mod condition;
 pub mod digest;
 #[cfg(test)]
 mod fixtures;

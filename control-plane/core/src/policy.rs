@@ -1,6 +1,11 @@
 //! One loadable revision of one policy, and the names that things have.
 
-use std::{fmt, sync::Arc};
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use crate::digest::{Digest, Framed};
 
@@ -17,11 +22,29 @@ pub const DEFAULT_SERVER: &str = "default";
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PolicyKey(Arc<str>);
 
-/// Names a revision: `<policy>/<generation>-<first 8 of the policy's uid>`.
+/// Names a revision: `<policy>/<generation>-<first 8 of the policy's uid>`. The name is also
+/// the path of the revision's route.
 ///
-/// It is the path of the revision's route too.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RevisionId(Arc<str>);
+/// Ids are compared by their text, because snapshots are hashed in the byte order of names.
+/// A name that another implementation sent may have a different form: it is kept, and has no
+/// [parts](RevisionId::parts).
+#[derive(Clone)]
+pub struct RevisionId {
+    text: Arc<str>,
+    parts: Option<Arc<RevisionParts>>,
+}
+
+/// What a [`RevisionId`] is made of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RevisionParts {
+    /// The policy.
+    pub policy: PolicyKey,
+    /// The policy's `metadata.generation`.
+    pub generation: i64,
+    /// The first eight characters of the policy's uid. They distinguish the policy from an
+    /// earlier one of the same name.
+    pub uid8: Box<str>,
+}
 
 /// One immutable revision: everything that an evaluator needs to load and run it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,44 +174,119 @@ impl fmt::Debug for PolicyKey {
 // === impl RevisionId ===
 
 impl RevisionId {
-    /// The revision of `policy` at `generation`; `uid` tells it from one of the same name
-    /// that was deleted before.
+    /// The revision of `policy` at `generation`. `uid` distinguishes the policy from an
+    /// earlier one of the same name.
     pub fn new(policy: &PolicyKey, generation: i64, uid: &str) -> Self {
         let uid8: String = uid.chars().filter(|c| *c != '-').take(8).collect();
-        Self(format!("{policy}/{generation}-{uid8}").into())
+        let parts = RevisionParts {
+            policy: policy.clone(),
+            generation,
+            uid8: uid8.into(),
+        };
+        Self {
+            text: parts.to_string().into(),
+            parts: Some(Arc::new(parts)),
+        }
     }
 
-    /// A name that came over the wire or from disk.
+    /// A name that was received from a peer or read from disk.
     pub fn from_wire(text: &str) -> Self {
-        Self(text.into())
+        Self {
+            text: text.into(),
+            parts: RevisionParts::parse(text).map(Arc::new),
+        }
     }
 
-    /// The whole name, which is its route's path too.
+    /// The whole name, which is also the path of its route.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
-    /// The last part, `<generation>-<uid8>`: the name of the stored revision.
+    /// The last segment, `<generation>-<uid8>`: the name of the stored revision.
     pub fn short(&self) -> &str {
-        self.0.rsplit('/').next().unwrap_or_default()
+        self.text.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The parts of the name, if it has the usual form.
+    pub fn parts(&self) -> Option<&RevisionParts> {
+        self.parts.as_deref()
+    }
+
+    /// The policy, if the name has the usual form.
+    pub fn policy(&self) -> Option<&PolicyKey> {
+        self.parts().map(|parts| &parts.policy)
+    }
+
+    /// The generation, if the name has the usual form.
+    pub fn generation(&self) -> Option<i64> {
+        self.parts().map(|parts| parts.generation)
+    }
+}
+
+impl PartialEq for RevisionId {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for RevisionId {}
+
+impl PartialOrd for RevisionId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for RevisionId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+
+impl Hash for RevisionId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
     }
 }
 
 impl std::borrow::Borrow<str> for RevisionId {
     fn borrow(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
 impl fmt::Display for RevisionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 impl fmt::Debug for RevisionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
+    }
+}
+
+// === impl RevisionParts ===
+
+impl RevisionParts {
+    /// Reads `<policy>/<generation>-<uid8>`; none for a name that [`RevisionId::new`] would
+    /// not have written.
+    fn parse(text: &str) -> Option<Self> {
+        let (policy, last) = text.rsplit_once('/')?;
+        let (generation, uid8) = last.split_once('-')?;
+        let parts = Self {
+            policy: PolicyKey::parse(policy)?,
+            generation: generation.parse().ok()?,
+            uid8: uid8.into(),
+        };
+        (!uid8.is_empty() && parts.to_string() == text).then_some(parts)
+    }
+}
+
+impl fmt::Display for RevisionParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}-{}", self.policy, self.generation, self.uid8)
     }
 }
 
@@ -285,5 +383,40 @@ fn sorted(hash: &mut Framed, mut list: Vec<String>) {
     hash.count(list.len());
     for item in &list {
         hash.field(item.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn revision_names_are_parsed_into_their_parts() {
+        let key = PolicyKey::namespaced("ns", "no-root");
+        let id = RevisionId::new(&key, 12, "5f2a9c1e-0000-4000-8000-000000000000");
+        assert_eq!(id.as_str(), "namespaced/ns/no-root/12-5f2a9c1e");
+        assert_eq!(id.short(), "12-5f2a9c1e");
+        let read = RevisionId::from_wire(id.as_str());
+        assert_eq!((&read, read.parts()), (&id, id.parts()));
+        assert_eq!((read.policy(), read.generation()), (Some(&key), Some(12)));
+    }
+
+    #[test]
+    fn names_of_another_form_are_kept_without_parts() {
+        for text in [
+            "",
+            "a",
+            "cluster/a",
+            "cluster/a/1",
+            "cluster/a/1-",
+            "cluster/a/01-x",
+            "cluster/a/+1-x",
+            "cluster/a/x-1",
+            "elsewhere/a/1-x",
+            "cluster/A/1-x",
+        ] {
+            let id = RevisionId::from_wire(text);
+            assert_eq!((id.as_str(), id.parts()), (text, None));
+        }
     }
 }

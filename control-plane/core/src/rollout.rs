@@ -7,6 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
+    condition::Reason,
     fleet::Fold,
     policy::{Policy, PolicyKey, RevisionId},
     snapshot::{Route, RouteState},
@@ -32,7 +33,7 @@ pub struct Rollout {
     retired: Vec<Retired>,
     /// What the webhook is being pointed at, until it is known how that went.
     flipping: Option<RevisionId>,
-    ending: Option<Ending>,
+    deletion: Option<Deletion>,
 }
 
 /// Names one life of a policy: deleted and created again it has another uid.
@@ -49,13 +50,13 @@ pub struct PolicyId {
 pub struct Timing {
     /// A candidate that is not applied everywhere by then is stalled.
     pub progress: Duration,
-    /// A retired revision answers at least so long.
+    /// A retired revision is served for at least this time.
     pub drain: Duration,
-    /// It leaves once no request came for so long.
+    /// It leaves once no request came for this time.
     pub quiet: Duration,
     /// It leaves then in any case.
     pub longest_drain: Duration,
-    /// A deleted policy answers so long after its webhook went.
+    /// A deleted policy is served for this time after its webhook was removed.
     pub delete_drain: Duration,
 }
 
@@ -122,7 +123,7 @@ pub enum Input {
     /// The object is being deleted.
     Deleted,
     /// The webhook is gone.
-    Unrouted,
+    WebhookRemoved,
 }
 
 /// What is to be done.
@@ -138,10 +139,10 @@ pub enum Output {
     /// Store the revision as history.
     Retire(RevisionId),
     /// Remove the webhook.
-    Unroute,
+    RemoveWebhook,
     /// Nothing of the policy is left in any snapshot.
     Release,
-    /// The newest generation is enforced, so long after it was seen.
+    /// The newest generation is enforced; the time since it was first seen.
     Enforced(Duration),
 }
 
@@ -163,20 +164,20 @@ struct Retired {
     since: Millis,
     last_request: Option<Millis>,
     /// Superseded before it was active: there is nobody to drain for.
-    at_once: bool,
-    asked: bool,
+    never_active: bool,
+    requested: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    Unrouting,
+enum Deletion {
+    RemovingWebhook,
     Draining(Millis),
     Gone,
 }
 
 /// What is stored of a policy when a control plane starts.
 #[derive(Clone, Debug, Default)]
-pub struct Stored {
+pub struct StoredRevisions {
     /// What the webhook names.
     pub active: Option<Arc<Policy>>,
     /// Candidates, oldest first; only the newest goes on.
@@ -200,18 +201,18 @@ impl Rollout {
             candidate: None,
             retired: Vec::new(),
             flipping: None,
-            ending: None,
+            deletion: None,
         }
     }
 
     /// Goes on from what is stored. Timers start now: stored times are for people.
-    pub fn restore(mut self, now: Millis, stored: Stored) -> Self {
-        let Stored {
+    pub fn restore(mut self, now: Millis, stored: StoredRevisions) -> Self {
+        let StoredRevisions {
             active,
             mut candidates,
             mut draining,
         } = stored;
-        // A phase may not have been stored before the end of the process that asked for it.
+        // A phase may not have been stored before the end of the process that requested for it.
         let named = |p: &Arc<Policy>| active.as_ref().is_some_and(|a| a.revision == p.revision);
         candidates.retain(|p| !named(p));
         draining.retain(|p| !named(p));
@@ -255,14 +256,14 @@ impl Rollout {
             Input::Retired(revision) => self.retired.retain(|r| r.policy.revision != revision),
             Input::Request(revision) => self.request(now, &revision),
             Input::Deleted => {
-                if self.ending.is_none() {
-                    self.ending = Some(Ending::Unrouting);
-                    out.push(Output::Unroute);
+                if self.deletion.is_none() {
+                    self.deletion = Some(Deletion::RemovingWebhook);
+                    out.push(Output::RemoveWebhook);
                 }
             }
-            Input::Unrouted => {
-                if self.ending == Some(Ending::Unrouting) {
-                    self.ending = Some(Ending::Draining(now));
+            Input::WebhookRemoved => {
+                if self.deletion == Some(Deletion::RemovingWebhook) {
+                    self.deletion = Some(Deletion::Draining(now));
                 }
             }
         }
@@ -275,13 +276,13 @@ impl Rollout {
         fold: impl Fn(&RevisionId) -> Fold,
         out: &mut Vec<Output>,
     ) {
-        if let Some(Ending::Draining(since)) = self.ending
+        if let Some(Deletion::Draining(since)) = self.deletion
             && now.since(since) >= self.timing.delete_drain
         {
-            self.ending = Some(Ending::Gone);
+            self.deletion = Some(Deletion::Gone);
             out.push(Output::Release);
         }
-        if self.ending.is_some() {
+        if self.deletion.is_some() {
             return;
         }
         if let Some(candidate) = &mut self.candidate {
@@ -301,8 +302,8 @@ impl Rollout {
 
     /// When time alone changes something next.
     pub fn deadline(&self) -> Option<Millis> {
-        let ending = match self.ending {
-            Some(Ending::Draining(since)) => return Some(since + self.timing.delete_drain),
+        let deletion = match self.deletion {
+            Some(Deletion::Draining(since)) => return Some(since + self.timing.delete_drain),
             Some(_) => return None,
             None => None,
         };
@@ -310,19 +311,19 @@ impl Rollout {
         let stall = stall.map(|c| c.since + self.timing.progress);
         let drains = self.retired.iter().filter(|r| self.may_leave(r));
         let drain = drains.map(|r| r.leaves_at(&self.timing)).min();
-        [ending, stall, drain].into_iter().flatten().min()
+        [deletion, stall, drain].into_iter().flatten().min()
     }
 
     /// What evaluators must hold of this policy.
     pub fn entries(&self) -> impl Iterator<Item = (&Arc<Policy>, RouteState)> {
-        let gone = self.ending == Some(Ending::Gone);
+        let gone = self.deletion == Some(Deletion::Gone);
         let active = self.active.iter().map(|p| (p, RouteState::Active));
         let candidate = self
             .candidate
             .iter()
             .map(|c| (&c.policy, RouteState::Candidate));
         let retired = self.retired.iter().map(|r| {
-            let state = if r.at_once {
+            let state = if r.never_active {
                 RouteState::Candidate
             } else {
                 RouteState::Retired
@@ -366,14 +367,19 @@ impl Rollout {
         self.candidate.as_ref()
     }
 
+    /// Whether the candidate missed its progress deadline.
+    pub fn is_stalled(&self) -> bool {
+        self.candidate.as_ref().is_some_and(|c| c.stalled)
+    }
+
     /// Whether the policy is being deleted.
-    pub fn is_ending(&self) -> bool {
-        self.ending.is_some()
+    pub fn is_deleting(&self) -> bool {
+        self.deletion.is_some()
     }
 
     /// Whether nothing is left of it.
     pub fn is_gone(&self) -> bool {
-        self.ending == Some(Ending::Gone)
+        self.deletion == Some(Deletion::Gone)
     }
 
     /// Whether the generation is active or on its way.
@@ -427,15 +433,15 @@ impl Rollout {
         if let Some(c) = self.candidate.take_if(|c| c.policy.revision == *revision) {
             return Some(c.policy);
         }
-        let superseded = |r: &Retired| r.at_once && r.policy.revision == *revision;
+        let superseded = |r: &Retired| r.never_active && r.policy.revision == *revision;
         let at = self.retired.iter().position(superseded)?;
         Some(self.retired.remove(at).policy)
     }
 
-    /// Whether it may be asked to leave: not twice, and not while the webhook may come to
+    /// Whether it may be requested to leave: not twice, and not while the webhook may come to
     /// name it.
     fn may_leave(&self, retired: &Retired) -> bool {
-        !retired.asked && self.flipping.as_ref() != Some(&retired.policy.revision)
+        !retired.requested && self.flipping.as_ref() != Some(&retired.policy.revision)
     }
 
     fn request(&mut self, now: Millis, revision: &RevisionId) {
@@ -447,17 +453,20 @@ impl Rollout {
 
     /// Asks for those to leave that have drained, or that are too many.
     fn retire(&mut self, now: Millis, out: &mut Vec<Output>) {
-        let draining = self.retired.iter().filter(|r| !r.at_once && !r.asked);
+        let draining = self
+            .retired
+            .iter()
+            .filter(|r| !r.never_active && !r.requested);
         let mut excess = draining.count().saturating_sub(MAX_DRAINING);
         for at in 0..self.retired.len() {
             if !self.may_leave(&self.retired[at]) {
                 continue;
             }
             let retired = &mut self.retired[at];
-            let early = !retired.at_once && excess > 0;
+            let early = !retired.never_active && excess > 0;
             excess -= usize::from(early);
             if early || retired.leaves_at(&self.timing) <= now {
-                retired.asked = true;
+                retired.requested = true;
                 out.push(Output::Retire(retired.policy.revision.clone()));
             }
         }
@@ -467,7 +476,7 @@ impl Rollout {
 // === impl Timing ===
 
 impl Timing {
-    /// The times of DESIGN for a webhook with this timeout.
+    /// The default times for a webhook with this timeout: see docs/design/rollout.md.
     pub fn for_webhook(progress: Duration, webhook_timeout: Duration) -> Self {
         Self {
             progress,
@@ -513,20 +522,20 @@ impl Retired {
             policy,
             since,
             last_request: None,
-            at_once: false,
-            asked: false,
+            never_active: false,
+            requested: false,
         }
     }
 
     fn superseded(policy: Arc<Policy>, since: Millis) -> Self {
         Self {
-            at_once: true,
+            never_active: true,
             ..Self::draining(policy, since)
         }
     }
 
     fn leaves_at(&self, timing: &Timing) -> Millis {
-        if self.at_once {
+        if self.never_active {
             return self.since;
         }
         let quiet = self.last_request.map(|at| at + timing.quiet);
@@ -538,14 +547,8 @@ impl Retired {
 // === impl RefusalReason ===
 
 impl RefusalReason {
-    /// As it stands in a condition.
+    /// The reason of the `Accepted` condition.
     pub fn as_str(self) -> &'static str {
-        match self {
-            RefusalReason::Invalid => "Invalid",
-            RefusalReason::PullError => "PullError",
-            RefusalReason::SignatureRejected => "SignatureRejected",
-            RefusalReason::TargetNotFound => "TargetNotFound",
-            RefusalReason::Conflicted => "Conflicted",
-        }
+        Reason::from(self).as_str()
     }
 }

@@ -11,8 +11,11 @@ use crate::{
     snapshot::{Delta, Snapshot},
 };
 
+mod claim;
 #[cfg(test)]
 mod tests;
+
+use claim::Claim;
 
 /// More rejections than this in one answer count as truncated.
 pub const MAX_REJECTED: usize = 64;
@@ -20,7 +23,7 @@ pub const MAX_REJECTED: usize = 64;
 /// The state of one stream.
 #[derive(Debug)]
 pub struct Session {
-    kind: Kind,
+    kind: StreamKind,
     stream: u64,
     issued: u64,
     target: Option<Arc<Snapshot>>,
@@ -32,7 +35,7 @@ pub struct Session {
 
 /// How responses are made up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum StreamKind {
     /// Differences.
     Delta,
     /// The full set each time.
@@ -41,7 +44,7 @@ pub enum Kind {
 
 /// What a client says of itself in its first message.
 #[derive(Clone, Debug, Default)]
-pub struct First {
+pub struct InitialRequest {
     /// The last version that it loaded whole, as it wrote it.
     pub version: String,
     /// Revisions that it holds.
@@ -150,13 +153,13 @@ pub enum Body {
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The set that it took, and what of it is not loaded; none before its first answer.
-    pub taken: Option<Taken>,
+    pub applied: Option<AppliedSnapshot>,
     /// The last version sent.
     pub sent: Option<Version>,
     /// The last version loaded whole.
     pub acked: Option<Version>,
     /// The version that its last answer refused, whole or in part.
-    pub refused: Option<Refused>,
+    pub refused: Option<RefusedSnapshot>,
     /// The nonce that waits for an answer.
     pub outstanding: Option<Nonce>,
     /// Messages that made no sense.
@@ -165,7 +168,7 @@ pub struct Report {
 
 /// A set that a client took.
 #[derive(Clone, Debug)]
-pub struct Taken {
+pub struct AppliedSnapshot {
     /// All of it.
     pub snapshot: Arc<Snapshot>,
     /// What of it is not loaded.
@@ -174,10 +177,10 @@ pub struct Taken {
 
 /// A version that a client refused.
 #[derive(Clone, Debug)]
-pub struct Refused {
+pub struct RefusedSnapshot {
     /// Its content.
     pub snapshot: Arc<Snapshot>,
-    /// True where nothing of it was taken.
+    /// True where nothing of it was applied.
     pub whole: bool,
     /// Why.
     pub failure: Failure,
@@ -217,9 +220,9 @@ enum HeldSet {
     /// What the client said; `version` is none once that turned out to be wrong.
     Claim {
         version: Option<Version>,
-        held: BTreeMap<String, Digest>,
+        claim: Claim,
     },
-    Taken(Arc<Snapshot>),
+    Applied(Arc<Snapshot>),
 }
 
 #[derive(Debug)]
@@ -232,7 +235,7 @@ struct Issued {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Applied,
-    Partly(Vec<Rejection>, Failure),
+    Partial(Vec<Rejection>, Failure),
     Refused(Failure),
 }
 
@@ -240,11 +243,11 @@ enum Verdict {
 
 impl Session {
     /// A stream that just opened. `stream` must be unique in this process, so that a nonce
-    /// of an earlier stream is never taken for one of this.
-    pub fn new(kind: Kind, stream: u64, first: First) -> Self {
+    /// of an earlier stream is never applied for one of this.
+    pub fn new(kind: StreamKind, stream: u64, first: InitialRequest) -> Self {
         let set = HeldSet::Claim {
             version: first.version.parse().ok(),
-            held: first.held,
+            claim: Claim::Map(first.held),
         };
         Self {
             kind,
@@ -278,7 +281,7 @@ impl Session {
     pub fn report(&self) -> Report {
         let outstanding = self.newest.as_ref().filter(|n| n.verdict.is_none());
         Report {
-            taken: self.taken(),
+            applied: self.applied(),
             sent: self.newest.as_ref().map(|n| n.snapshot.version()),
             acked: self.acked(),
             refused: self.refused(),
@@ -302,7 +305,7 @@ impl Session {
         if number < newest.number {
             return out.push(Output::Count(Event::StaleNonce));
         }
-        let Some(verdict) = judge(answer, &newest.snapshot) else {
+        let Some(verdict) = evaluate(answer, &newest.snapshot) else {
             return self.protocol_error(Event::WrongVersion, out);
         };
         if newest.verdict.as_ref() == Some(&verdict) {
@@ -334,7 +337,7 @@ impl Session {
             None if self.confirms_silently(&target) => {
                 if self.before.acked != Some(target.version()) {
                     self.before.acked = Some(target.version());
-                    self.before.set = HeldSet::Taken(target);
+                    self.before.set = HeldSet::Applied(target);
                     out.push(Output::Report(self.report()));
                 }
                 return;
@@ -342,6 +345,9 @@ impl Session {
             None => {}
         }
         self.settle();
+        if let HeldSet::Claim { claim, .. } = &mut self.before.set {
+            claim.compact(&target);
+        }
         let body = self.body(&target);
         self.issued += 1;
         self.newest = Some(Issued {
@@ -362,9 +368,9 @@ impl Session {
     fn confirms_silently(&self, target: &Snapshot) -> bool {
         let holds = match &self.before.set {
             HeldSet::Claim { version, .. } => *version == Some(target.version()),
-            HeldSet::Taken(snapshot) => snapshot.version() == target.version(),
+            HeldSet::Applied(snapshot) => snapshot.version() == target.version(),
         };
-        self.kind == Kind::StateOfTheWorld && holds
+        self.kind == StreamKind::StateOfTheWorld && holds
     }
 
     /// Folds the answered response into what the client has.
@@ -376,12 +382,12 @@ impl Session {
             Some(Verdict::Applied) => {
                 self.before = Held {
                     acked: Some(newest.snapshot.version()),
-                    set: HeldSet::Taken(newest.snapshot),
+                    set: HeldSet::Applied(newest.snapshot),
                     rejected: Vec::new(),
                 }
             }
-            Some(Verdict::Partly(rejected, _)) => {
-                self.before.set = HeldSet::Taken(newest.snapshot);
+            Some(Verdict::Partial(rejected, _)) => {
+                self.before.set = HeldSet::Applied(newest.snapshot);
                 self.before.rejected = rejected;
             }
             Some(Verdict::Refused(_)) | None => {
@@ -394,37 +400,37 @@ impl Session {
     }
 
     fn body(&self, target: &Arc<Snapshot>) -> Body {
-        if self.kind == Kind::StateOfTheWorld {
+        if self.kind == StreamKind::StateOfTheWorld {
             return Body::Full;
         }
         match &self.before.set {
-            HeldSet::Taken(from) if from.version() == target.version() => Body::NoChange,
-            HeldSet::Taken(from) => Body::Delta(from.clone()),
+            HeldSet::Applied(from) if from.version() == target.version() => Body::NoChange,
+            HeldSet::Applied(from) => Body::Delta(from.clone()),
             // A version without a map is of a client that holds more than a map may list.
-            HeldSet::Claim { version, held }
+            HeldSet::Claim { version, claim }
                 if *version == Some(target.version())
-                    && (held.is_empty() || target.holds_exactly(held)) =>
+                    && (claim.is_empty() || claim.is_exactly(target)) =>
             {
                 Body::NoChange
             }
-            HeldSet::Claim { held, .. } if held.is_empty() => Body::Full,
-            HeldSet::Claim { held, .. } => Body::Claim(target.delta_from_claim(held)),
+            HeldSet::Claim { claim, .. } if claim.is_empty() => Body::Full,
+            HeldSet::Claim { claim, .. } => Body::Claim(claim.delta_to(target)),
         }
     }
 
-    fn taken(&self) -> Option<Taken> {
+    fn applied(&self) -> Option<AppliedSnapshot> {
         let newest = self.newest.as_ref();
         match newest.and_then(|n| n.verdict.as_ref().map(|v| (n, v))) {
-            Some((n, Verdict::Applied)) => Some(Taken {
+            Some((n, Verdict::Applied)) => Some(AppliedSnapshot {
                 snapshot: n.snapshot.clone(),
                 rejected: Vec::new(),
             }),
-            Some((n, Verdict::Partly(rejected, _))) => Some(Taken {
+            Some((n, Verdict::Partial(rejected, _))) => Some(AppliedSnapshot {
                 snapshot: n.snapshot.clone(),
                 rejected: rejected.clone(),
             }),
             Some((_, Verdict::Refused(_))) | None => match &self.before.set {
-                HeldSet::Taken(snapshot) => Some(Taken {
+                HeldSet::Applied(snapshot) => Some(AppliedSnapshot {
                     snapshot: snapshot.clone(),
                     rejected: self.before.rejected.clone(),
                 }),
@@ -444,14 +450,14 @@ impl Session {
         }
     }
 
-    fn refused(&self) -> Option<Refused> {
+    fn refused(&self) -> Option<RefusedSnapshot> {
         let newest = self.newest.as_ref()?;
         let (whole, failure) = match newest.verdict.as_ref()? {
             Verdict::Applied => return None,
-            Verdict::Partly(_, failure) => (false, failure),
+            Verdict::Partial(_, failure) => (false, failure),
             Verdict::Refused(failure) => (true, failure),
         };
-        Some(Refused {
+        Some(RefusedSnapshot {
             snapshot: newest.snapshot.clone(),
             whole,
             failure: failure.clone(),
@@ -469,9 +475,14 @@ impl Session {
 // === impl Report ===
 
 impl Report {
-    /// Whether the last answer took nothing of what it answered.
+    /// The snapshot that the last answer refused as a whole.
+    pub fn refused_whole(&self) -> Option<&RefusedSnapshot> {
+        self.refused.as_ref().filter(|r| r.whole)
+    }
+
+    /// Whether the last answer refused a snapshot as a whole.
     pub fn refuses_whole(&self) -> bool {
-        self.refused.as_ref().is_some_and(|r| r.whole)
+        self.refused_whole().is_some()
     }
 }
 
@@ -481,7 +492,7 @@ impl Default for HeldSet {
     fn default() -> Self {
         HeldSet::Claim {
             version: None,
-            held: BTreeMap::new(),
+            claim: Claim::default(),
         }
     }
 }
@@ -492,7 +503,7 @@ impl Verdict {
     fn event(&self) -> Event {
         match self {
             Verdict::Applied => Event::Ack,
-            Verdict::Partly(rejected, _) => {
+            Verdict::Partial(rejected, _) => {
                 Event::Nack(rejected.first().map(|r| r.stage).unwrap_or_default())
             }
             Verdict::Refused(_) => Event::Nack(Stage::Unspecified),
@@ -559,7 +570,7 @@ impl FromStr for Nonce {
 }
 
 /// What an answer to `snapshot` means; none where it contradicts itself.
-fn judge(answer: Answer, snapshot: &Snapshot) -> Option<Verdict> {
+fn evaluate(answer: Answer, snapshot: &Snapshot) -> Option<Verdict> {
     let Answer {
         version,
         error,
@@ -582,5 +593,5 @@ fn judge(answer: Answer, snapshot: &Snapshot) -> Option<Verdict> {
     if truncated || too_many || rejected.is_empty() {
         return Some(Verdict::Refused(failure));
     }
-    Some(Verdict::Partly(rejected, failure))
+    Some(Verdict::Partial(rejected, failure))
 }

@@ -37,7 +37,7 @@ pub enum RouteState {
     Active,
     /// It is being rolled out.
     Candidate,
-    /// The webhook pointed at it until lately.
+    /// The webhook pointed at it until recently.
     Retired,
 }
 
@@ -70,6 +70,13 @@ impl Snapshot {
             .into_iter()
             .map(|route| (route.path.clone(), route))
             .collect();
+        Self::of_maps(policies, routes)
+    }
+
+    fn of_maps(
+        policies: BTreeMap<RevisionId, Arc<Policy>>,
+        routes: BTreeMap<Arc<str>, Arc<Route>>,
+    ) -> Self {
         let version = version(
             policies
                 .iter()
@@ -86,6 +93,29 @@ impl Snapshot {
     /// The set without a policy in it.
     pub fn empty() -> Self {
         Self::new([], [])
+    }
+
+    /// The set with revisions inserted or removed, each with the one route that goes with it.
+    pub fn with(
+        &self,
+        changes: impl IntoIterator<Item = (RevisionId, Option<(Arc<Policy>, RouteState)>)>,
+    ) -> Self {
+        let mut policies = self.policies.clone();
+        let mut routes = self.routes.clone();
+        for (revision, place) in changes {
+            match place {
+                Some((policy, state)) => {
+                    let route = Route::of(&revision, state);
+                    routes.insert(route.path.clone(), Arc::new(route));
+                    policies.insert(revision, policy);
+                }
+                None => {
+                    routes.remove(revision.as_str());
+                    policies.remove(&revision);
+                }
+            }
+        }
+        Self::of_maps(policies, routes)
     }
 
     /// SHA-256 over the content.
@@ -120,6 +150,17 @@ impl Snapshot {
                 .policies
                 .values()
                 .all(|p| held.get(p.revision.as_str()) == Some(&p.content_digest))
+    }
+
+    /// Names of revisions that only one of the two sets has.
+    pub fn changed_revisions(&self, other: &Snapshot) -> Vec<RevisionId> {
+        let only = |a: &Snapshot, b: &Snapshot| -> Vec<RevisionId> {
+            let only = a.policies.keys().filter(|id| !b.policies.contains_key(*id));
+            only.cloned().collect()
+        };
+        let mut changed = only(self, other);
+        changed.extend(only(other, self));
+        changed
     }
 
     /// What someone who has `from` lacks. One walk over both sets; equal `Arc`s are not

@@ -1,9 +1,11 @@
-//! What is said of a policy: conditions, counters and rows, as true as the fold is.
+//! The status of a policy: conditions, counters and replicas, derived from its rollout and
+//! the fold of its fleet.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
+pub use crate::condition::{Condition, ConditionStatus, ConditionType, Reason};
 use crate::{
-    fleet::{Fleet, Fold, Name, Standing},
+    fleet::{Fleet, Fold, LoadState, Name},
     policy::{Policy, RevisionId},
     rollout::{Acceptance, Candidate, RefusalReason, Rollout},
     session::Stage,
@@ -12,110 +14,112 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Rows that a status holds at most: it must stay small with a thousand replicas.
+/// The most replicas that a status lists: it must stay small with a thousand replicas.
 pub const MAX_ROWS: usize = 16;
+
+const SERVED_EVERYWHERE: &str = "every required replica serves this generation";
+
+const NO_REPLICAS: &str = "no replica of the policy server is connected or expected; start one, or check the server's name";
 
 /// The status of one policy, without times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyStatus {
-    /// The newest generation that was looked at.
+    /// The newest generation that the control plane has seen.
     pub observed_generation: i64,
-    /// What protects the user now.
-    pub active: Option<Pointer>,
-    /// What is on its way.
-    pub pending: Option<Pointer>,
-    /// Of the candidate, or of the active revision where there is none.
+    /// The revision that the webhook calls.
+    pub active: Option<RevisionRef>,
+    /// The revision that is being rolled out.
+    pub pending: Option<RevisionRef>,
+    /// The fold of the candidate, or of the active revision if there is no candidate.
     pub fold: Fold,
     /// Replicas, those that lack the revision first.
-    pub rows: Vec<Row>,
-    /// Replicas without a row.
-    pub omitted: u32,
-    /// In the order Accepted, Programmed, Enforced, Ready.
+    pub replicas: Vec<ReplicaStatus>,
+    /// The number of replicas that are not listed.
+    pub replicas_omitted: u32,
+    /// The conditions in the order of [`ConditionType::ALL`].
     pub conditions: [Condition; 4],
 }
 
 /// One revision, by generation and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pointer {
+pub struct RevisionRef {
     /// The policy's generation.
     pub generation: i64,
     /// The revision.
     pub revision: RevisionId,
 }
 
-/// One replica.
+/// The state of one policy on one replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// Its name.
+pub struct ReplicaStatus {
+    /// The replica's name.
     pub name: Name,
-    /// The generation of this policy that it serves, if any.
+    /// The generation of this policy that the replica serves, if any.
     pub generation: Option<i64>,
-    /// Whether it serves what it should.
+    /// Whether the replica serves the newest revision.
     pub ready: Condition,
 }
 
-/// One condition, without times.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
-    /// Its type.
-    pub kind: &'static str,
-    /// Whether it holds.
-    pub status: Truth,
-    /// Why, as one word.
-    pub reason: &'static str,
-    /// Why, as a sentence; it never counts anything.
-    pub message: String,
-}
-
-/// Whether a condition holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Truth {
-    True,
-    False,
-    Unknown,
-}
-
-/// Remembers since when conditions are what they are.
+/// Remembers when conditions last changed their status.
 #[derive(Clone, Debug, Default)]
-pub struct Transitions(BTreeMap<&'static str, (Truth, i64)>);
+pub struct Transitions(BTreeMap<ConditionType, (ConditionStatus, i64)>);
+
+/// Everything that the conditions of one policy depend on. Folds are computed once: each
+/// costs the number of versions in use.
+struct Facts<'a> {
+    rollout: &'a Rollout,
+    fleet: &'a Fleet,
+    starting_up: bool,
+    active: Option<(&'a Arc<Policy>, Fold)>,
+    candidate: Option<(&'a Candidate, Fold)>,
+}
 
 // === impl PolicyStatus ===
 
 impl PolicyStatus {
-    /// Computes the status of a policy on its fleet.
-    /// `settling` says that the control plane started lately: without replicas yet, what
-    /// was active stays as it was.
-    pub fn of(rollout: &Rollout, fleet: &Fleet, settling: bool) -> Self {
+    /// Computes the status of a policy on its fleet. While the control plane is
+    /// `starting_up`, replicas have not had the time to reconnect, so that their absence
+    /// does not count against the active revision.
+    pub fn of(rollout: &Rollout, fleet: &Fleet, starting_up: bool) -> Self {
+        let facts = Facts::new(rollout, fleet, starting_up);
         let active = rollout.active();
         let candidate = rollout.candidate().map(|c| &c.policy);
         let shown = candidate.or(active);
-        let fold = shown.map(|p| fleet.fold(&p.revision)).unwrap_or_default();
-        let standings = shown.map(|p| fleet.standings(&p.revision, MAX_ROWS));
-        let row = |(name, standing)| row(fleet, active, candidate, name, standing);
-        let rows: Vec<Row> = standings.unwrap_or_default().into_iter().map(row).collect();
-        let listed = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+        let folds = facts.candidate.map(|(_, fold)| fold);
+        let fold = folds.or(facts.active.map(|(_, fold)| fold));
+        let fold = fold.unwrap_or_default();
+        let states = shown.map(|p| fleet.load_states(&p.revision, MAX_ROWS));
+        let row = |(name, state)| replica_status(fleet, active, candidate, name, &state);
+        let replicas: Vec<ReplicaStatus> =
+            states.unwrap_or_default().into_iter().map(row).collect();
+        let listed = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
         Self {
             observed_generation: rollout.generation(),
-            active: active.map(Pointer::to),
-            pending: candidate.map(Pointer::to),
+            active: active.map(RevisionRef::of),
+            pending: candidate.map(RevisionRef::of),
             fold,
-            omitted: fold.wanted.saturating_sub(listed),
-            rows,
-            conditions: conditions(rollout, fleet, settling),
+            replicas_omitted: fold.wanted.saturating_sub(listed),
+            replicas,
+            conditions: facts.conditions(),
         }
     }
 
     /// One of the four conditions.
-    pub fn condition(&self, kind: &str) -> Option<&Condition> {
-        self.conditions.iter().find(|c| c.kind == kind)
+    pub fn condition(&self, kind: ConditionType) -> &Condition {
+        let [accepted, programmed, enforced, ready] = &self.conditions;
+        match kind {
+            ConditionType::Accepted => accepted,
+            ConditionType::Programmed => programmed,
+            ConditionType::Enforced => enforced,
+            ConditionType::Ready => ready,
+        }
     }
 }
 
-// === impl Pointer ===
+// === impl RevisionRef ===
 
-impl Pointer {
-    fn to(policy: &std::sync::Arc<Policy>) -> Self {
+impl RevisionRef {
+    fn of(policy: &Arc<Policy>) -> Self {
         Self {
             generation: policy.generation,
             revision: policy.revision.clone(),
@@ -123,41 +127,10 @@ impl Pointer {
     }
 }
 
-// === impl Condition ===
-
-impl Condition {
-    fn new(
-        kind: &'static str,
-        status: Truth,
-        reason: &'static str,
-        message: impl Into<String>,
-    ) -> Self {
-        Self {
-            kind,
-            status,
-            reason,
-            message: message.into(),
-        }
-    }
-}
-
-// === impl Truth ===
-
-impl Truth {
-    /// As Kubernetes writes it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Truth::True => "True",
-            Truth::False => "False",
-            Truth::Unknown => "Unknown",
-        }
-    }
-}
-
 // === impl Transitions ===
 
 impl Transitions {
-    /// Notes the conditions at `now`; returns since when `kind` is what it is.
+    /// Records a condition at `now`; returns when its status last changed.
     pub fn note(&mut self, now: i64, condition: &Condition) -> i64 {
         let entry = self
             .0
@@ -170,240 +143,254 @@ impl Transitions {
     }
 
     /// Takes over a stored time.
-    pub fn restore(&mut self, kind: &'static str, status: Truth, since: i64) {
+    pub fn restore(&mut self, kind: ConditionType, status: ConditionStatus, since: i64) {
         self.0.insert(kind, (status, since));
     }
 }
 
-fn conditions(rollout: &Rollout, fleet: &Fleet, settling: bool) -> [Condition; 4] {
-    let generation = rollout.generation();
-    // An edit that could not even be read makes no generation: what is active is then not
-    // what the user wants, although the number is the same.
-    // A second manifest of the same name changes nothing about the first, which is used.
-    let refused = matches!(rollout.acceptance(), Acceptance::Refused(r) if r.reason != RefusalReason::Conflicted);
-    let current = rollout
-        .active()
-        .filter(|p| p.generation == generation && !refused);
-    let candidate = rollout
-        .candidate()
-        .filter(|c| c.policy.generation == generation);
-    [
-        accepted(rollout),
-        programmed(rollout, fleet, settling, current, candidate),
-        enforced(rollout, fleet, settling, current, candidate),
-        ready(rollout, fleet, settling),
-    ]
-}
+// === impl Facts ===
 
-fn accepted(rollout: &Rollout) -> Condition {
-    let (status, reason, message) = match rollout.acceptance() {
-        Acceptance::Pending => (
-            Truth::Unknown,
-            "Pending",
-            "the module is being fetched and checked",
-        ),
-        Acceptance::Accepted => (
-            Truth::True,
-            "Accepted",
-            "module and settings were checked and can be loaded",
-        ),
-        Acceptance::Refused(refusal) => {
-            let reason = refusal.reason.as_str();
-            return Condition::new("Accepted", Truth::False, reason, &refusal.message);
+impl<'a> Facts<'a> {
+    fn new(rollout: &'a Rollout, fleet: &'a Fleet, starting_up: bool) -> Self {
+        let active = rollout.active();
+        let candidate = rollout.candidate();
+        Self {
+            rollout,
+            fleet,
+            starting_up,
+            active: active.map(|p| (p, fleet.fold(&p.revision))),
+            candidate: candidate.map(|c| (c, fleet.fold(&c.policy.revision))),
         }
-    };
-    Condition::new("Accepted", status, reason, message)
-}
+    }
 
-fn programmed(
-    rollout: &Rollout,
-    fleet: &Fleet,
-    settling: bool,
-    current: Option<&std::sync::Arc<Policy>>,
-    candidate: Option<&Candidate>,
-) -> Condition {
-    let say =
-        |status, reason, message: String| Condition::new("Programmed", status, reason, message);
-    if let Some(active) = current {
-        let fold = fleet.fold(&active.revision);
-        return match fold {
-            Fold { wanted: 0, .. } if !settling => say(Truth::False, "NoReplicas", no_replicas()),
-            Fold { rejected: 1.., .. } => {
-                say(Truth::False, "Rejected", why(fleet, &active.revision))
-            }
-            Fold { lacking: true, .. } => {
-                say(Truth::False, "Reconciling", why(fleet, &active.revision))
-            }
-            _ => say(
-                Truth::True,
-                "Programmed",
-                "every required replica serves this generation".into(),
-            ),
-        };
+    fn conditions(&self) -> [Condition; 4] {
+        [
+            self.accepted(),
+            self.programmed(),
+            self.enforced(),
+            self.ready(),
+        ]
     }
-    let Some(candidate) = candidate else {
-        let message = match rollout.acceptance() {
-            Acceptance::Refused(_) => "this generation was not accepted and is not distributed",
-            _ => "this generation is not a revision yet",
-        };
-        return say(Truth::Unknown, "Pending", message.into());
-    };
-    let revision = &candidate.policy.revision;
-    match fleet.fold(revision) {
-        Fold { complete: true, .. } => say(
-            Truth::True,
-            "Programmed",
-            "every required replica serves this generation".into(),
-        ),
-        Fold { wanted: 0, .. } => say(Truth::False, "NoReplicas", no_replicas()),
-        _ if candidate.stalled => say(
-            Truth::False,
-            "Stalled",
-            format!(
-                "not applied everywhere within the progress deadline: {}",
-                why(fleet, revision)
-            ),
-        ),
-        Fold { rejected: 1.., .. } => say(Truth::False, "Rejected", why(fleet, revision)),
-        _ => say(Truth::False, "Reconciling", why(fleet, revision)),
-    }
-}
 
-fn enforced(
-    rollout: &Rollout,
-    fleet: &Fleet,
-    settling: bool,
-    current: Option<&std::sync::Arc<Policy>>,
-    candidate: Option<&Candidate>,
-) -> Condition {
-    let say = |status, reason, message: String| Condition::new("Enforced", status, reason, message);
-    if let Some(active) = current {
-        return match fleet.fold(&active.revision) {
-            Fold { wanted: 0, .. } if !settling => {
-                say(Truth::False, "NotProgrammed", no_replicas())
-            }
-            Fold { lacking: true, .. } => say(
-                Truth::False,
-                "PartiallyEnforced",
-                why(fleet, &active.revision),
-            ),
-            _ => say(
-                Truth::True,
-                "Enforced",
-                "the webhook points at this generation".into(),
-            ),
-        };
+    /// Whether the newest generation was refused. A manifest that cannot be parsed makes no
+    /// generation, so that the active revision may have the newest number without being what
+    /// the user wants. A second manifest of the same name (`Conflicted`) does not affect the
+    /// first one, which stays in use.
+    fn is_refused(&self) -> bool {
+        matches!(self.rollout.acceptance(), Acceptance::Refused(r) if r.reason != RefusalReason::Conflicted)
     }
-    match (candidate, rollout.acceptance()) {
-        (Some(c), _) if fleet.fold(&c.policy.revision).complete => say(
-            Truth::False,
-            "WebhookPending",
-            "every required replica serves this generation; the webhook is being changed".into(),
-        ),
-        (None, Acceptance::Pending) => say(
-            Truth::Unknown,
-            "Pending",
-            "this generation is being checked".into(),
-        ),
-        (_, _) => say(
-            Truth::False,
-            "NotProgrammed",
-            "this generation is not applied everywhere".into(),
-        ),
-    }
-}
 
-fn ready(rollout: &Rollout, fleet: &Fleet, settling: bool) -> Condition {
-    let say = |status, reason, message: &str| Condition::new("Ready", status, reason, message);
-    let Some(active) = rollout.active() else {
-        return match rollout.acceptance() {
-            Acceptance::Pending => say(Truth::Unknown, "Pending", "no revision is enforced yet"),
-            _ => say(Truth::False, "NotServed", "no revision is enforced"),
-        };
-    };
-    let fold = fleet.fold(&active.revision);
-    match fold {
-        Fold { wanted: 0, .. } if !settling => say(
-            Truth::False,
-            "NotServed",
-            "no replica serves the active revision",
-        ),
-        Fold { lacking: true, .. } => say(
-            Truth::False,
-            "NotServed",
-            "a replica does not serve the active revision",
-        ),
-        _ if active.generation == rollout.generation()
-            && !matches!(rollout.acceptance(), Acceptance::Refused(r) if r.reason != RefusalReason::Conflicted) =>
-        {
-            say(Truth::True, "Current", "the newest generation is enforced")
+    /// The active revision, if it is of the newest generation.
+    fn current(&self) -> Option<(&Arc<Policy>, Fold)> {
+        self.active
+            .filter(|(p, _)| p.generation == self.rollout.generation() && !self.is_refused())
+    }
+
+    /// The candidate, if it is of the newest generation.
+    fn newest_candidate(&self) -> Option<(&Candidate, Fold)> {
+        self.candidate
+            .filter(|(c, _)| c.policy.generation == self.rollout.generation())
+    }
+
+    /// Whether nobody serves a revision with this fold, and nobody is about to reconnect.
+    fn is_deserted(&self, fold: &Fold) -> bool {
+        fold.wanted == 0 && !self.starting_up
+    }
+
+    fn accepted(&self) -> Condition {
+        let condition =
+            |status, reason, text| Condition::new(ConditionType::Accepted, status, reason, text);
+        match self.rollout.acceptance() {
+            Acceptance::Pending => condition(
+                ConditionStatus::Unknown,
+                Reason::Pending,
+                "the module is being fetched and checked",
+            ),
+            Acceptance::Accepted => condition(
+                ConditionStatus::True,
+                Reason::Accepted,
+                "module and settings were checked and can be loaded",
+            ),
+            Acceptance::Refused(refusal) => condition(
+                ConditionStatus::False,
+                refusal.reason.into(),
+                &refusal.message,
+            ),
         }
-        _ => say(Truth::True, "LastGood", "an earlier generation is enforced"),
+    }
+
+    fn programmed(&self) -> Condition {
+        let condition = |status, reason, text: String| {
+            Condition::new(ConditionType::Programmed, status, reason, text)
+        };
+        let is_false = |reason, text| condition(ConditionStatus::False, reason, text);
+        let served = || {
+            condition(
+                ConditionStatus::True,
+                Reason::Programmed,
+                SERVED_EVERYWHERE.into(),
+            )
+        };
+        if let Some((active, fold)) = self.current() {
+            return match fold {
+                fold if self.is_deserted(&fold) => is_false(Reason::NoReplicas, NO_REPLICAS.into()),
+                Fold { rejected: 1.., .. } => is_false(Reason::Rejected, self.cause(active)),
+                Fold { degraded: true, .. } => is_false(Reason::Reconciling, self.cause(active)),
+                _ => served(),
+            };
+        }
+        let Some((candidate, fold)) = self.newest_candidate() else {
+            let text = match self.rollout.acceptance() {
+                Acceptance::Refused(_) => "this generation was not accepted and is not distributed",
+                _ => "this generation is not a revision yet",
+            };
+            return condition(ConditionStatus::Unknown, Reason::Pending, text.into());
+        };
+        let cause = || self.cause(&candidate.policy);
+        match fold {
+            Fold { complete: true, .. } => served(),
+            Fold { wanted: 0, .. } => is_false(Reason::NoReplicas, NO_REPLICAS.into()),
+            _ if candidate.stalled => is_false(
+                Reason::Stalled,
+                format!(
+                    "not applied everywhere within the progress deadline: {}",
+                    cause()
+                ),
+            ),
+            Fold { rejected: 1.., .. } => is_false(Reason::Rejected, cause()),
+            _ => is_false(Reason::Reconciling, cause()),
+        }
+    }
+
+    fn enforced(&self) -> Condition {
+        let condition = |status, reason, text: String| {
+            Condition::new(ConditionType::Enforced, status, reason, text)
+        };
+        let is_false = |reason, text| condition(ConditionStatus::False, reason, text);
+        if let Some((active, fold)) = self.current() {
+            return match fold {
+                fold if self.is_deserted(&fold) => {
+                    is_false(Reason::NotProgrammed, NO_REPLICAS.into())
+                }
+                Fold { degraded: true, .. } => {
+                    is_false(Reason::PartiallyEnforced, self.cause(active))
+                }
+                _ => condition(
+                    ConditionStatus::True,
+                    Reason::Enforced,
+                    "the webhook points at this generation".into(),
+                ),
+            };
+        }
+        match (self.newest_candidate(), self.rollout.acceptance()) {
+            (Some((_, Fold { complete: true, .. })), _) => is_false(
+                Reason::WebhookPending,
+                format!("{SERVED_EVERYWHERE}; the webhook is being changed"),
+            ),
+            (None, Acceptance::Pending) => condition(
+                ConditionStatus::Unknown,
+                Reason::Pending,
+                "this generation is being checked".into(),
+            ),
+            (_, _) => is_false(
+                Reason::NotProgrammed,
+                "this generation is not applied everywhere".into(),
+            ),
+        }
+    }
+
+    fn ready(&self) -> Condition {
+        let condition =
+            |status, reason, text: &str| Condition::new(ConditionType::Ready, status, reason, text);
+        let not_served = |text| condition(ConditionStatus::False, Reason::NotServed, text);
+        let Some((active, fold)) = self.active else {
+            return match self.rollout.acceptance() {
+                Acceptance::Pending => condition(
+                    ConditionStatus::Unknown,
+                    Reason::Pending,
+                    "no revision is enforced yet",
+                ),
+                _ => not_served("no revision is enforced"),
+            };
+        };
+        match fold {
+            fold if self.is_deserted(&fold) => not_served("no replica serves the active revision"),
+            Fold { degraded: true, .. } => {
+                not_served("a replica does not serve the active revision")
+            }
+            _ if active.generation == self.rollout.generation() && !self.is_refused() => condition(
+                ConditionStatus::True,
+                Reason::Current,
+                "the newest generation is enforced",
+            ),
+            _ => condition(
+                ConditionStatus::True,
+                Reason::LastGood,
+                "an earlier generation is enforced",
+            ),
+        }
+    }
+
+    /// The first replica that lacks the revision, and its error.
+    fn cause(&self, policy: &Policy) -> String {
+        match self.fleet.load_states(&policy.revision, 1).pop() {
+            None | Some((_, LoadState::Applied)) => "waiting for replicas".into(),
+            Some((name, state)) => format!("{name}: {}", message(&state)),
+        }
     }
 }
 
-fn no_replicas() -> String {
-    "no replica of the policy server is connected or expected; start one, or check the server's name".into()
-}
-
-/// The first replica that lacks the revision, and why.
-fn why(fleet: &Fleet, revision: &RevisionId) -> String {
-    match fleet.standings(revision, 1).pop() {
-        None | Some((_, Standing::Applied)) => "waiting for replicas".into(),
-        Some((name, standing)) => format!("{name}: {}", explain(&standing)),
-    }
-}
-
-fn row(
+fn replica_status(
     fleet: &Fleet,
-    active: Option<&std::sync::Arc<Policy>>,
-    candidate: Option<&std::sync::Arc<Policy>>,
+    active: Option<&Arc<Policy>>,
+    candidate: Option<&Arc<Policy>>,
     name: Name,
-    standing: Standing,
-) -> Row {
+    state: &LoadState,
+) -> ReplicaStatus {
     let served = candidate.into_iter().chain(active);
     let mut served = served.filter(|p| fleet.serves(&name, &p.revision));
-    let status = match standing {
-        Standing::Applied => Truth::True,
-        Standing::Disconnected => Truth::Unknown,
-        _ => Truth::False,
+    let status = match state {
+        LoadState::Applied => ConditionStatus::True,
+        LoadState::Disconnected => ConditionStatus::Unknown,
+        _ => ConditionStatus::False,
     };
-    Row {
+    let (reason, message) = (reason(state), message(state));
+    ReplicaStatus {
         generation: served.next().map(|p| p.generation),
-        ready: Condition::new("Ready", status, reason(&standing), explain(&standing)),
+        ready: Condition::new(ConditionType::Ready, status, reason, message),
         name,
     }
 }
 
-fn reason(standing: &Standing) -> &'static str {
-    match standing {
-        Standing::Applied => "Applied",
-        Standing::Behind => "Behind",
-        Standing::Disconnected => "Disconnected",
-        Standing::Refused(_) => "SnapshotRefused",
-        Standing::Rejected(rejection) => match rejection.stage {
-            Stage::Unspecified => "Rejected",
-            Stage::Fetch => "FetchFailed",
-            Stage::Verify => "VerificationFailed",
-            Stage::Compile => "CompileFailed",
-            Stage::Link => "LinkFailed",
-            Stage::Instantiate => "InstantiationFailed",
-            Stage::Settings => "SettingsRejected",
-            Stage::SelfTest => "SelfTestFailed",
-            Stage::Swap => "SwapFailed",
-            Stage::Runtime => "RuntimeFailed",
+fn reason(state: &LoadState) -> Reason {
+    match state {
+        LoadState::Applied => Reason::Applied,
+        LoadState::Behind => Reason::Behind,
+        LoadState::Disconnected => Reason::Disconnected,
+        LoadState::Refused(_) => Reason::SnapshotRefused,
+        LoadState::Rejected(rejection) => match rejection.stage {
+            Stage::Unspecified => Reason::Rejected,
+            Stage::Fetch => Reason::FetchFailed,
+            Stage::Verify => Reason::VerificationFailed,
+            Stage::Compile => Reason::CompileFailed,
+            Stage::Link => Reason::LinkFailed,
+            Stage::Instantiate => Reason::InstantiationFailed,
+            Stage::Settings => Reason::SettingsRejected,
+            Stage::SelfTest => Reason::SelfTestFailed,
+            Stage::Swap => Reason::SwapFailed,
+            Stage::Runtime => Reason::RuntimeFailed,
         },
     }
 }
 
-fn explain(standing: &Standing) -> String {
-    match standing {
-        Standing::Applied => "serves the revision".into(),
-        Standing::Behind => "has not answered for the revision yet".into(),
-        Standing::Disconnected => "is not connected".into(),
-        Standing::Refused(refused) => {
+fn message(state: &LoadState) -> String {
+    match state {
+        LoadState::Applied => "serves the revision".into(),
+        LoadState::Behind => "has not answered for the revision yet".into(),
+        LoadState::Disconnected => "is not connected".into(),
+        LoadState::Refused(refused) => {
             format!("refused the whole snapshot: {}", refused.failure.message)
         }
-        Standing::Rejected(rejection) => rejection.failure.message.clone(),
+        LoadState::Rejected(rejection) => rejection.failure.message.clone(),
     }
 }

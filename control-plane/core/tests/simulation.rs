@@ -135,8 +135,8 @@ fn step(world: &mut World, happening: Happening) -> Result<(), String> {
         Happening::PlaneSynced { epoch } if world.is_epoch(epoch) => {
             return world.apply(assent_core::plane::Event::Synced);
         }
-        Happening::PutOff { epoch, deed } if world.is_epoch(epoch) => {
-            world.queue_deed(deed.0, deed.1);
+        Happening::PutOff { epoch, action } if world.is_epoch(epoch) => {
+            world.queue_action(action.0, action.1);
         }
         Happening::PutOff { .. }
         | Happening::Wake { .. }

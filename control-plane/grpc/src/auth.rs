@@ -27,7 +27,10 @@ pub trait Authenticator: Send + Sync + 'static {
 /// What a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// What evaluators do: streams, modules, certificates, health checks.
+    /// An evaluator opens a stream or asks for a certificate.
+    Stream,
+    /// Anything else that evaluators do, while they have a stream: health checks, modules. There
+    /// are many of these, so that an authenticator answers from what it found for the stream.
     Replica,
     /// Looking at the discovery state.
     Read,

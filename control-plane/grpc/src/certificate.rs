@@ -21,7 +21,7 @@ pub use ca::{Error as CaError, SelfSignedCa};
 /// A request for a P-256 key has a few hundred bytes; one for a large RSA key a few thousand.
 const MAX_CSR_BYTES: usize = 16 << 10;
 
-/// Signs requests.
+/// Signs certificate requests.
 #[tonic::async_trait]
 pub trait Signer: Send + Sync + 'static {
     /// A certificate for the key of `csr_der`, with the names that `subject` may have; names
@@ -29,7 +29,7 @@ pub trait Signer: Send + Sync + 'static {
     async fn sign(&self, csr_der: &[u8], subject: &Subject) -> Result<Signed, Error>;
 }
 
-/// Who asks, as far as that is proven.
+/// The caller, as far as it is authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// The replica.
@@ -45,24 +45,24 @@ pub struct Subject {
 pub struct Signed {
     /// PEM: the leaf first, then its issuers.
     pub chain_pem: String,
-    /// PEM: whom to trust.
+    /// PEM: the certificates that clients trust.
     pub ca_bundle_pem: String,
-    /// When it ends.
+    /// When it expires.
     pub not_after: SystemTime,
-    /// When to ask for the next one.
+    /// When to request the next one.
     pub renew_at: SystemTime,
 }
 
 /// Why nothing was signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The request is wrong.
+    /// The request is not valid.
     #[error("failed to read the certificate request: {0}")]
     Request(String),
     /// The caller gets no certificate.
     #[error("no certificate for this caller: {0}")]
     Forbidden(String),
-    /// It is our fault.
+    /// The control plane failed.
     #[error("failed to sign: {0}")]
     Sign(String),
 }
@@ -99,7 +99,7 @@ impl certificate_service_server::CertificateService for Certificates {
         request: Request<v1::SignCertificateRequest>,
     ) -> Result<Response<v1::SignCertificateResponse>, Status> {
         self.hub.check_serving()?;
-        let caller = self.gate.admit_request(&request, Access::Replica).await?;
+        let caller = self.gate.admit_request(&request, Access::Stream).await?;
         let request = request.into_inner();
         if !is_dns_subdomain(&request.id) {
             return Err(Status::invalid_argument(

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use assent_core::{fleet::Name, policy::is_dns_subdomain};
+use assent_core::{RevisionId, fleet::Name, policy::is_dns_subdomain};
 use assent_proto::v1;
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderValue, header::CONTENT_TYPE};
@@ -24,9 +24,9 @@ use crate::{
     auth::{Access, Authenticator, Gate},
     connection::Counted,
     encode::Content,
+    events::StreamEvent,
     from_proto::{self, Request},
     hub::Hub,
-    notice::Notice,
     pipe::Pipe,
     registry::Key,
     stream::Opening,
@@ -83,7 +83,7 @@ impl Discovery {
         let (parts, body) = request.into_parts();
         let caller = self
             .gate
-            .admit(&parts.headers, &parts.extensions, Access::Replica)
+            .admit(&parts.headers, &parts.extensions, Access::Stream)
             .await?;
         let settings = BufferSettings::new(READ_BUFFER_BYTES, READ_BUFFER_BYTES);
         let decoder = ProstDecoder::<R>::new(settings);
@@ -152,22 +152,22 @@ impl Discovery {
         }))
     }
 
-    /// Tells the driver who was heard of, and what on retired routes.
+    /// Reports the heartbeat and the requests on retired routes to the controller.
     async fn forward(&self, key: Key, routes: Vec<v1::RetiredRouteRequests>) -> Result<(), Status> {
         let Key { server, replica } = key;
-        let heard = Notice::Heard {
+        let heard = StreamEvent::Heartbeat {
             server: server.clone(),
             replica: replica.clone(),
         };
         let seen = routes.into_iter().filter(|route| route.requests > 0);
-        let seen = seen.map(|route| Notice::RetiredRequests {
+        let seen = seen.map(|route| StreamEvent::RetiredRequests {
             server: server.clone(),
             replica: replica.clone(),
-            path: route.path.into(),
+            path: RevisionId::from_wire(&route.path),
             requests: route.requests,
         });
-        for notice in std::iter::once(heard).chain(seen) {
-            let sent = self.hub.inner().notices.send(notice).await;
+        for event in std::iter::once(heard).chain(seen) {
+            let sent = self.hub.inner().events.send(event).await;
             sent.map_err(|_| Status::unavailable("the control plane is ending"))?;
         }
         Ok(())

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::SystemTime};
 
 use assent_core::{
-    session::{Kind, Nonce},
+    session::{Nonce, StreamKind},
     snapshot::{Delta, Snapshot},
 };
 use assent_proto::v1;
@@ -67,11 +67,11 @@ struct Splitter {
 // === impl Encoded ===
 
 impl Encoded {
-    pub(crate) fn new(kind: Kind, header: &Header, content: Content) -> Self {
+    pub(crate) fn new(kind: StreamKind, header: &Header, content: Content) -> Self {
         Self::with_limit(kind, header, content, MAX_PART_BYTES)
     }
 
-    fn with_limit(kind: Kind, header: &Header, content: Content, limit: usize) -> Self {
+    fn with_limit(kind: StreamKind, header: &Header, content: Content, limit: usize) -> Self {
         let contents = content.split(limit);
         let count = u32::try_from(contents.len()).expect("parts must be countable in 32 bits");
         let parts = if count > 1 { count } else { 0 };
@@ -196,10 +196,10 @@ impl Content {
         }
     }
 
-    fn encode(self, kind: Kind, header: &Header, part: u32, parts: u32) -> Bytes {
+    fn encode(self, kind: StreamKind, header: &Header, part: u32, parts: u32) -> Bytes {
         let bytes = match kind {
-            Kind::Delta => self.into_delta(header, part, parts).encode_to_vec(),
-            Kind::StateOfTheWorld => {
+            StreamKind::Delta => self.into_delta(header, part, parts).encode_to_vec(),
+            StreamKind::StateOfTheWorld => {
                 let message = self.into_state_of_the_world(header, part, parts);
                 message.encode_to_vec()
             }
@@ -252,11 +252,11 @@ impl Splitter {
 }
 
 /// Field number and wire type of the nonce.
-fn nonce_tag(kind: Kind) -> u8 {
+fn nonce_tag(kind: StreamKind) -> u8 {
     const LENGTH_DELIMITED: u8 = 2;
     let field: u8 = match kind {
-        Kind::Delta => 4,
-        Kind::StateOfTheWorld => 3,
+        StreamKind::Delta => 4,
+        StreamKind::StateOfTheWorld => 3,
     };
     (field << 3) | LENGTH_DELIMITED
 }

@@ -1,4 +1,4 @@
-//! One published snapshot and the frames that were encoded for it.
+//! One published snapshot and the responses that were encoded for it.
 
 use std::{
     collections::HashMap,
@@ -7,8 +7,8 @@ use std::{
 };
 
 use assent_core::{
-    RevisionId, Snapshot, Version,
-    session::{Body, Kind, Response},
+    Digest, Snapshot, Version,
+    session::{Body, Response, StreamKind},
     snapshot::Delta,
 };
 
@@ -22,19 +22,22 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Frames kept per published snapshot. Clients hold a handful of versions at a time; who
-/// holds an older one gets its frames encoded for itself.
+/// Responses cached per published snapshot. Clients hold a handful of versions at a time; a
+/// client with an older one gets a response of its own.
 const MAX_CACHED: usize = 64;
 
-/// Differences to a claim are shared where they are small: after a restart thousands of
-/// clients claim the same.
-const MAX_CLAIM_KEY: usize = 256;
+/// Differences to a claim with more policies than this are large.
+const MAX_CLAIM_POLICIES: usize = 256;
 
-/// Names that a client made up are kept only up to this many bytes.
+/// Differences to a claim with more bytes of removed names than this are large.
 const MAX_CLAIM_BYTES: usize = 16 << 10;
 
-/// A snapshot as it was published. Its frames go when the last stream has turned to the
-/// next one.
+/// Large differences to a claim that are cached. After a fail-over thousands of clients claim
+/// the same few sets; a client that makes up claims must not fill the memory.
+const MAX_LARGE_CLAIMS: usize = 4;
+
+/// A snapshot as it was published. Its cached responses are dropped when the last stream has
+/// moved on to the next one.
 #[derive(Debug)]
 pub(crate) struct Published {
     pub(crate) snapshot: Arc<Snapshot>,
@@ -43,15 +46,21 @@ pub(crate) struct Published {
     frames: Mutex<HashMap<Key, Slot>>,
 }
 
-/// Filled by the first who needs it; others wait for that instead of encoding too.
+/// Filled by the first stream that needs it; others wait instead of encoding it again.
 type Slot = Arc<OnceLock<Arc<Encoded>>>;
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key {
-    Full(Kind),
-    NoChange(Kind),
-    Delta(Kind, Version),
-    Claim(Kind, Vec<RevisionId>, Vec<RevisionId>),
+    Full(StreamKind),
+    NoChange(StreamKind),
+    Delta(StreamKind, Version),
+    /// `names` is a digest over what is sent and removed: the names themselves would take as
+    /// much memory as the response.
+    Claim {
+        kind: StreamKind,
+        names: Digest,
+        large: bool,
+    },
 }
 
 // === impl Published ===
@@ -78,13 +87,11 @@ impl Published {
         }
     }
 
-    /// The response's frames, shared where others send the same.
-    pub(crate) fn encoded(&self, kind: Kind, response: &Response) -> Arc<Encoded> {
+    /// The encoded response, shared between streams that send the same.
+    pub(crate) fn encoded(&self, kind: StreamKind, response: &Response) -> Arc<Encoded> {
         let shared = response.to.version() == self.snapshot.version();
-        match Key::of(kind, &response.body)
-            .filter(|_| shared)
-            .and_then(|key| self.slot(key))
-        {
+        let slot = shared.then(|| self.slot(Key::of(kind, &response.body)));
+        match slot.flatten() {
             Some(slot) => slot.get_or_init(|| self.encode(kind, response)).clone(),
             None => self.encode(kind, response),
         }
@@ -92,13 +99,15 @@ impl Published {
 
     fn slot(&self, key: Key) -> Option<Slot> {
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        if frames.len() >= MAX_CACHED && !frames.contains_key(&key) {
+        let large = frames.keys().filter(|key| key.is_large()).count();
+        let full = frames.len() >= MAX_CACHED || (key.is_large() && large >= MAX_LARGE_CLAIMS);
+        if full && !frames.contains_key(&key) {
             return None;
         }
         Some(frames.entry(key).or_default().clone())
     }
 
-    fn encode(&self, kind: Kind, response: &Response) -> Arc<Encoded> {
+    fn encode(&self, kind: StreamKind, response: &Response) -> Arc<Encoded> {
         let content = match &response.body {
             Body::Full => Content::full(&response.to),
             Body::NoChange => Content::no_change(),
@@ -116,28 +125,41 @@ impl Published {
 // === impl Key ===
 
 impl Key {
-    fn of(kind: Kind, body: &Body) -> Option<Self> {
+    fn of(kind: StreamKind, body: &Body) -> Self {
         match body {
-            Body::Full => Some(Key::Full(kind)),
-            Body::NoChange => Some(Key::NoChange(kind)),
-            Body::Delta(from) => Some(Key::Delta(kind, from.version())),
+            Body::Full => Key::Full(kind),
+            Body::NoChange => Key::NoChange(kind),
+            Body::Delta(from) => Key::Delta(kind, from.version()),
             Body::Claim(delta) => Key::claim(kind, delta),
         }
     }
 
-    /// Given the target, the names decide the content: all routes go in any case.
-    fn claim(kind: Kind, delta: &Delta) -> Option<Self> {
-        let removed: usize = delta
-            .removed_revisions
-            .iter()
-            .map(|r| r.as_str().len())
-            .sum();
-        let names = delta.policies.len() + delta.removed_revisions.len();
-        if names > MAX_CLAIM_KEY || removed > MAX_CLAIM_BYTES {
-            return None;
+    /// Given the target, the names decide the content: all routes are sent in any case.
+    fn claim(kind: StreamKind, delta: &Delta) -> Self {
+        let sent = delta.policies.iter().map(|p| p.revision.as_str());
+        let removed = delta.removed_revisions.iter().map(|r| r.as_str());
+        let bytes: usize = removed.clone().map(str::len).sum();
+        let mut names = Vec::new();
+        for list in [
+            &mut sent.clone() as &mut dyn Iterator<Item = &str>,
+            &mut removed.clone(),
+        ] {
+            for name in list {
+                names.extend_from_slice(&name.len().to_be_bytes());
+                names.extend_from_slice(name.as_bytes());
+            }
+            // No name is this long: what follows is the other list.
+            names.extend_from_slice(&usize::MAX.to_be_bytes());
         }
-        let sent = delta.policies.iter().map(|p| p.revision.clone()).collect();
-        Some(Key::Claim(kind, sent, delta.removed_revisions.clone()))
+        Key::Claim {
+            kind,
+            names: Digest::of(&names),
+            large: delta.policies.len() > MAX_CLAIM_POLICIES || bytes > MAX_CLAIM_BYTES,
+        }
+    }
+
+    fn is_large(&self) -> bool {
+        matches!(self, Key::Claim { large: true, .. })
     }
 }
 

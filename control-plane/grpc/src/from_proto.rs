@@ -6,7 +6,7 @@ use assent_core::{
     Digest, RevisionId,
     fleet::Node,
     policy::{DEFAULT_SERVER, is_dns_subdomain},
-    session::{Answer, Failure, First, Kind, MAX_REJECTED, Rejection, Stage},
+    session::{Answer, Failure, InitialRequest, MAX_REJECTED, Rejection, Stage, StreamKind},
 };
 use assent_proto::{google::rpc, v1};
 use prost::Message as _;
@@ -26,13 +26,13 @@ const MAX_HELD: usize = 20_000;
 /// A request of a stream, whichever of the two it is.
 pub(crate) trait Request: prost::Message + Default + Send + 'static {
     /// How its responses are made up.
-    const KIND: Kind;
+    const KIND: StreamKind;
 
     /// Who sends it; in the first message only.
     fn take_node(&mut self) -> Option<v1::Node>;
 
     /// It as a first message.
-    fn into_first(self) -> Result<First, Error>;
+    fn into_initial(self) -> Result<InitialRequest, Error>;
 
     /// Whether a part of it will be cut off where it is a later message.
     fn is_oversized(&self) -> bool;
@@ -96,18 +96,18 @@ pub(crate) fn cut(mut text: String) -> String {
 // === impl Request ===
 
 impl Request for v1::DeltaPolicyDiscoveryRequest {
-    const KIND: Kind = Kind::Delta;
+    const KIND: StreamKind = StreamKind::Delta;
 
     fn take_node(&mut self) -> Option<v1::Node> {
         self.node.take()
     }
 
-    fn into_first(self) -> Result<First, Error> {
+    fn into_initial(self) -> Result<InitialRequest, Error> {
         if self.initial_revisions.len() > MAX_HELD {
             return Err(Error::TooManyHeld(self.initial_revisions.len()));
         }
         let held = self.initial_revisions.into_iter();
-        Ok(First {
+        Ok(InitialRequest {
             version: self.version_info,
             held: held
                 .map(|(id, digest)| (id, held_digest(&digest)))
@@ -131,14 +131,14 @@ impl Request for v1::DeltaPolicyDiscoveryRequest {
 }
 
 impl Request for v1::PolicyDiscoveryRequest {
-    const KIND: Kind = Kind::StateOfTheWorld;
+    const KIND: StreamKind = StreamKind::StateOfTheWorld;
 
     fn take_node(&mut self) -> Option<v1::Node> {
         self.node.take()
     }
 
-    fn into_first(self) -> Result<First, Error> {
-        Ok(First {
+    fn into_initial(self) -> Result<InitialRequest, Error> {
+        Ok(InitialRequest {
             version: self.version_info,
             held: BTreeMap::new(),
         })

@@ -18,9 +18,9 @@ use tokio::{
 use tonic::{Status, metadata::MetadataValue};
 
 use crate::{
+    events::StreamEvent,
     frames::Published,
     metrics::{Metrics, ServerMetrics},
-    notice::Notice,
     registry::Registry,
 };
 
@@ -80,7 +80,7 @@ pub enum Serving {
 pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) metrics: Metrics,
-    pub(crate) notices: mpsc::Sender<Notice>,
+    pub(crate) events: mpsc::Sender<StreamEvent>,
     pub(crate) streams: Arc<Registry>,
     servers: RwLock<HashMap<Name, Arc<Server>>>,
     /// Counts changes of `servers` and `synced`, for those who wait for one.
@@ -100,12 +100,16 @@ pub(crate) struct Server {
 // === impl Hub ===
 
 impl Hub {
-    /// A hub without PolicyServers, not synced. What streams say goes into `notices`.
-    pub fn new(config: Config, control_plane: ControlPlane, notices: mpsc::Sender<Notice>) -> Self {
+    /// A hub without PolicyServers, not synced. What streams say goes into `events`.
+    pub fn new(
+        config: Config,
+        control_plane: ControlPlane,
+        events: mpsc::Sender<StreamEvent>,
+    ) -> Self {
         Self(Arc::new(Inner {
             config,
             metrics: Metrics::default(),
-            notices,
+            events,
             streams: Arc::new(Registry::new()),
             servers: RwLock::default(),
             epoch: watch::Sender::new(0),
@@ -157,8 +161,8 @@ impl Hub {
         changed
     }
 
-    /// Forgets every PolicyServer and all that was published: what a later term knows is
-    /// known anew. To be called while no streams are accepted.
+    /// Forgets every PolicyServer and everything that was published: a later leadership starts
+    /// from nothing. Call it while no streams are accepted.
     pub fn reset(&self) {
         self.0.synced.store(false, Ordering::Release);
         self.write_servers().clear();

@@ -8,11 +8,11 @@ use tonic::{Status, codec::Streaming};
 
 use crate::{
     conn::{Peer, Use},
+    events::StreamEvent,
     frames::{self, Published},
     from_proto::Request,
     hub::{Hub, not_found, not_synced},
     metrics::ServerMetrics,
-    notice::Notice,
     pipe::Pipe,
     registry::Registered,
 };
@@ -175,17 +175,17 @@ impl<R: Request> Stream<R> {
 
     async fn report(&self, report: Report) -> Result<(), Over> {
         let Registered { key, stream, .. } = &self.registered;
-        let notice = Notice::Reported {
+        let event = StreamEvent::Reported {
             server: key.server.clone(),
             replica: key.replica.clone(),
             stream: *stream,
             report,
         };
-        self.tell(notice).await
+        self.send_event(event).await
     }
 
-    async fn tell(&self, notice: Notice) -> Result<(), Over> {
-        let sent = self.hub.inner().notices.send(notice).await;
+    async fn send_event(&self, event: StreamEvent) -> Result<(), Over> {
+        let sent = self.hub.inner().events.send(event).await;
         sent.map_err(|_| {
             self.end(Status::unavailable(
                 "the control plane is ending: connect again",
@@ -219,14 +219,14 @@ impl<R: Request> Stream<R> {
             server = %registered.key.server, replica = %registered.key.replica,
             stream = registered.stream, ?code, "stream ended"
         );
-        let notice = Notice::Closed {
+        let event = StreamEvent::Closed {
             server: registered.key.server.clone(),
             replica: registered.key.replica.clone(),
             stream: registered.stream,
         };
         drop((registered, in_use));
         // A driver that is gone does not miss it.
-        let _ = hub.inner().notices.send(notice).await;
+        let _ = hub.inner().events.send(event).await;
         let until = Instant::now() + timing.leave();
         while !pipe.is_over() {
             if tokio::time::timeout_at(until, pipe.changed())

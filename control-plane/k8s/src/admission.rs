@@ -1,9 +1,9 @@
-//! Our own admission webhooks: defaults and validation of the kinds that users write, and
-//! evaluators for the pods that ask for one.
+//! The control plane's own admission webhooks: defaults and validation of the kinds that users
+//! write, and evaluators for the pods that ask for one.
 //!
-//! What decides is in the modules below, over plain values; here requests are read and
-//! answers written.
+//! The modules below decide over plain values; here requests are read and responses written.
 
+mod cache;
 pub mod configurations;
 pub mod defaults;
 pub mod inject;
@@ -25,6 +25,7 @@ use axum::{
 };
 use serde_json::json;
 
+pub use self::cache::AdmissionCache;
 use self::{
     inject::{Outcome, Parts},
     review::{Error, Request, Verdict},
@@ -42,7 +43,7 @@ pub const INJECT_PATH: &str = "/inject";
 /// An UPDATE carries two objects of at most 3 MiB each, and their envelope.
 const MAX_BODY: usize = 7 << 20;
 
-/// What is known of the cluster, for decisions about one object that depend on others.
+/// The state of the cluster that decisions about one object depend on.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// PolicyServers that exist.
@@ -56,33 +57,33 @@ pub struct Known {
 pub struct KnownServer {
     /// Namespaces whose pods may have an evaluator beside them.
     pub allowed_namespaces: Vec<String>,
-    /// What its evaluators are made of in its own pods.
+    /// The evaluator's container in its own pods.
     pub own: Arc<Parts>,
-    /// What its evaluators are made of in pods of others.
+    /// The evaluator's container in pods of users.
     pub beside: Arc<Parts>,
 }
 
-/// Gives what is known.
+/// Provides the state of the cluster.
 pub trait State: Send + Sync + 'static {
-    /// What is known now; none until everything was listed once.
+    /// The current state; none until everything was listed once.
     fn known(&self) -> Option<Arc<Known>>;
 
-    /// Is told what became of each pod that asked for an evaluator.
+    /// Called with the outcome for each pod that asked for an evaluator.
     fn observe(&self, outcome: &Outcome);
 }
 
-/// What depends on the installation.
+/// Settings of the installation.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Our namespace.
+    /// The control plane's namespace.
     pub namespace: String,
-    /// Namespaces that policies never apply to; ours is one of them.
+    /// Namespaces that policies never apply to, including the control plane's.
     pub excluded_namespaces: Vec<String>,
-    /// Whether every kubelet knows init containers that keep running.
+    /// Whether every kubelet supports native sidecars.
     pub native_sidecars: bool,
 }
 
-/// Answers reviews.
+/// Responds to reviews.
 struct Admission {
     options: Options,
     parse: assent_api::Options,
@@ -141,7 +142,7 @@ fn answer(
     match read(headers, body).and_then(|request| Ok((decide(&request)?, request))) {
         Ok((verdict, request)) => Json(verdict.review(&request.uid)).into_response(),
         Err(error) => {
-            tracing::warn!(%error, "refused a review");
+            tracing::warn!(%error, "rejected an AdmissionReview");
             let body = Json(json!({ "error": error.to_string() }));
             (error.status(), body).into_response()
         }
@@ -171,7 +172,7 @@ impl Admission {
         let verdict = validate::validate(request, known.as_deref(), &self.parse);
         if let Some(refusal) = &verdict.refusal {
             let (name, namespace) = (&request.name, &request.namespace);
-            tracing::info!(%name, %namespace, why = %refusal.message, "refused an object");
+            tracing::info!(%name, %namespace, why = %refusal.message, "denied an object");
         }
         Ok(verdict)
     }

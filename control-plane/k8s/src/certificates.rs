@@ -1,33 +1,32 @@
-//! Our certificate authority: kept in a Secret, rotated with an overlap, or given by
-//! cert-manager and only read.
+//! The certificate authority in a cluster: stored in a Secret and rotated with an overlap, or
+//! provided by cert-manager and only read.
 
 use std::time::Duration;
 
 use crate::names;
 
-mod authority;
-mod keeper;
+mod manager;
 mod plan;
 mod publish;
 mod secret;
 mod serving;
-mod sign;
 #[cfg(test)]
 mod tests;
 
-pub use authority::{Authority, ServingLeaf, Signed};
-pub use keeper::Keeper;
-pub use plan::{Dates, Life, Step, plan};
+pub use assent_pki::{Authority, Error as SignError, Life, ServingLeaf, Signed};
+use assent_pki::{CLOCK_SKEW, LEAF_LIFETIME};
+pub use manager::CaManager;
+pub use plan::{Dates, Step, plan};
 pub use publish::publish_bundle;
 pub use serving::keep_serving;
 
 /// Where the authority comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// We make it and rotate it.
+    /// The control plane creates and rotates it.
     SelfManaged,
-    /// Somebody else does, in the Secret of this name: `tls.crt`, `tls.key` and `ca.crt`, as
-    /// cert-manager writes them. We only read it.
+    /// cert-manager does, in the Secret of this name: `tls.crt`, `tls.key` and `ca.crt`. The
+    /// control plane only reads it.
     CertManager {
         /// The Secret.
         secret: String,
@@ -41,8 +40,8 @@ pub struct Lives {
     pub authority: Duration,
     /// What it signs, renewed at half of that.
     pub leaf: Duration,
-    /// A new authority is published for this long before it signs: so long may it take until
-    /// everyone trusts it.
+    /// A new authority is published for this long before it signs: it may take that long until
+    /// every client trusts it.
     pub overlap: Duration,
 }
 
@@ -50,9 +49,9 @@ pub struct Lives {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server.
-    #[error("failed to keep the certificate authority: {0}")]
+    #[error("failed to store the certificate authority: {0}")]
     Api(#[from] kube::Error),
-    /// The Secret is not there, and not ours to make.
+    /// The Secret that cert-manager should write does not exist.
     #[error("failed to read the certificate authority: there is no Secret {0}")]
     Absent(String),
     /// What is in the Secret is no authority.
@@ -65,18 +64,12 @@ pub enum Error {
         /// What to do about it.
         heal: &'static str,
     },
-    /// The request for a certificate is wrong.
-    #[error("failed to read the certificate request: {0}")]
-    Request(String),
     /// Making a key or a certificate failed.
-    #[error("failed to sign: {0}")]
-    Sign(#[from] rcgen::Error),
+    #[error(transparent)]
+    Sign(#[from] SignError),
 }
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Clocks differ: a certificate is good from a little before it was made.
-const CLOCK_SKEW: Duration = Duration::from_secs(60 * 60);
 
 // === impl Lives ===
 
@@ -84,8 +77,7 @@ impl Default for Lives {
     fn default() -> Self {
         Self {
             authority: DAY * 365,
-            // Long enough to survive a long weekend without the control plane after half-life.
-            leaf: DAY * 30,
+            leaf: LEAF_LIFETIME,
             // Kubelets bring a changed ConfigMap in minutes; an evaluator that was cut off
             // needs longer.
             overlap: DAY,

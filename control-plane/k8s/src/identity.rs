@@ -1,8 +1,14 @@
-//! Who calls: tokens are reviewed by the API server, and what a replica is follows from its
-//! pod, never from what it says.
+//! Authentication: tokens are reviewed by the API server, and the identity of a replica follows
+//! from its pod, never from what it claims.
 //!
-//! An error says what becomes of a stream that is already open: [`Error::Unavailable`] means
-//! that nothing is known, and it lives on and is checked again; the others end it.
+//! Requests to the API server are bounded. A new stream costs a TokenReview and a read of its
+//! pod. Health checks and module fetches use the identity that was found when the stream was
+//! opened. Tokens that can't be valid are refused locally, and an address that keeps sending
+//! invalid ones may only try a few per minute.
+//!
+//! [`Error::Unavailable`] means that the API server could not be asked. A caller that was
+//! identified before is then served with that identity: an outage of the API server must not
+//! turn into one of the evaluators.
 
 use std::{
     collections::BTreeMap,
@@ -28,24 +34,39 @@ mod lookup;
 mod tests;
 
 use cache::Cache;
-pub use lookup::{Live, Lookup};
+pub use lookup::{Found, Live, Lookup, Watched};
 
 /// Checks tokens.
 pub struct TokenChecker {
     client: Client,
     namespace: String,
     lookup: Arc<dyn Lookup>,
-    /// By digest: a token itself is kept nowhere.
-    accepted: Mutex<Cache<User>>,
-    refused: Mutex<Cache<String>>,
+    /// By the digest of the token, like all caches here: no token is kept.
+    accepted: Mutex<Cache<TokenDigest, User>>,
+    refused: Mutex<Cache<TokenDigest, String>>,
+    replicas: Mutex<Cache<TokenDigest, Replica>>,
+    /// How many invalid tokens an address has sent.
+    invalid: Mutex<Cache<IpAddr, u32>>,
+    clock: fn() -> Instant,
 }
 
-/// Who a token is of.
+type TokenDigest = [u8; 32];
+
+/// A token, and where it came from.
+#[derive(Clone, Copy)]
+pub struct Credential<'a> {
+    /// The bearer token.
+    pub token: &'a str,
+    /// The address of the connection, if it is known.
+    pub peer: Option<IpAddr>,
+}
+
+/// The owner of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// An evaluator.
     Replica(Replica),
-    /// Anybody else: may do what a SubjectAccessReview allows.
+    /// Anybody else, who may do what a SubjectAccessReview allows.
     User(User),
 }
 
@@ -62,15 +83,15 @@ pub struct Replica {
     pub service_account: String,
     /// The PolicyServer that it belongs to, and the only one that it may see.
     pub server: String,
-    /// It sits in somebody else's pod: reported, never counted.
+    /// It is injected into a user's pod: reported, never counted.
     pub follower: bool,
-    /// Where it listens; none before the kubelet said so.
+    /// Where it listens; none until the kubelet has reported it.
     pub pod_ip: Option<IpAddr>,
-    /// When the token ends, and streams with it.
+    /// When the token expires, and streams end.
     pub expires: Option<SystemTime>,
 }
 
-/// What the API server says about the owner of a token.
+/// The owner of a token, as the API server reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     /// Name.
@@ -79,9 +100,9 @@ pub struct User {
     pub uid: String,
     /// Groups.
     pub groups: Vec<String>,
-    /// More, for whoever authorizes.
+    /// Further attributes, for authorization.
     pub extra: BTreeMap<String, Vec<String>>,
-    /// When the token ends.
+    /// When the token expires.
     pub expires: Option<SystemTime>,
 }
 
@@ -103,31 +124,43 @@ pub enum Error {
     /// The token is valid, but not for this.
     #[error("not allowed: {0}")]
     Forbidden(String),
-    /// It cannot be said now.
+    /// The API server could not be asked.
     #[error("failed to check the token: {0}")]
     Unavailable(String),
 }
 
-/// A review is believed for this long: a thousand replicas that reconnect ask once each.
+/// A review is valid for this long: an evaluator that reconnects costs no second one.
 const ACCEPTED: Duration = Duration::from_secs(60);
 
-/// A refused token is not asked about again for this long.
+/// A refused token is not reviewed again for this long.
 const REFUSED: Duration = Duration::from_secs(5);
 
-/// A user is about a kilobyte: some megabytes.
+/// How long health checks and module fetches use the identity of the last stream: longer than
+/// streams live, which is at most 36 minutes. Until then a pod that was deleted could fetch
+/// modules that it has fetched before; it can't open streams or get certificates.
+const REPLICA: Duration = Duration::from_secs(60 * 60);
+
+/// A user or replica has about a kilobyte: some megabytes together.
 const MAX_ACCEPTED: usize = 8_192;
 const MAX_REFUSED: usize = 1_024;
+const MAX_REPLICAS: usize = 8_192;
+
+/// Invalid tokens that one address may send within [`INVALID_WINDOW`]: enough for a pod whose
+/// token was rotated or whose clock is off, and no load on an API server.
+const MAX_INVALID: u32 = 10;
+const INVALID_WINDOW: Duration = Duration::from_secs(60);
+const MAX_ADDRESSES: usize = 4_096;
 
 /// Tokens of the API server have one or two thousand bytes.
 const MAX_TOKEN: usize = 16 << 10;
 
-/// The API server's own limit for such requests is much longer; nobody waits for that.
+/// The API server's own limit for such requests is a minute, longer than callers wait.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 // === impl TokenChecker ===
 
 impl TokenChecker {
-    /// Checks against this API server; `namespace` is our own, where PolicyServers' pods are.
+    /// Reviews tokens at this API server; `namespace` is the control plane's own.
     pub fn new(client: Client, namespace: &str, lookup: Arc<dyn Lookup>) -> Self {
         Self {
             client,
@@ -135,75 +168,135 @@ impl TokenChecker {
             lookup,
             accepted: Mutex::new(Cache::new(MAX_ACCEPTED)),
             refused: Mutex::new(Cache::new(MAX_REFUSED)),
+            replicas: Mutex::new(Cache::new(MAX_REPLICAS)),
+            invalid: Mutex::new(Cache::new(MAX_ADDRESSES)),
+            clock: Instant::now,
         }
     }
 
-    /// Who the token is of. A pod that asks for an evaluator is a replica, or is refused.
-    pub async fn identify(&self, token: &str) -> Result<Identity, Error> {
-        let user = self.user(token).await?;
+    /// The owner of the token. A pod that asks for an evaluator is a replica, or is refused.
+    pub async fn identify(&self, credential: Credential<'_>) -> Result<Identity, Error> {
+        let user = self.user(credential).await?;
         let Some(claim) = decide::claim(&user)? else {
             return Ok(Identity::User(user));
         };
-        // Read each time: a cached review does not outlive the pod.
+        // Read each time: a cached review must not outlive the pod.
         let pod = self.lookup.pod(&claim.namespace, &claim.pod).await?;
         let pod = decide::alive(&claim, pod)?;
         let Some(server) = decide::server(&pod) else {
             return Ok(Identity::User(user));
         };
-        let set = self.lookup.stateful_set(&names::server(&server)).await?;
-        let follows = match decide::is_member(&claim, &pod, set.as_ref(), &self.namespace) {
-            true => None,
-            false => Some(self.lookup.policy_server(&server).await?),
+        let set = match claim.namespace == self.namespace {
+            true => self.lookup.stateful_set(&server).await?,
+            false => None,
         };
-        let replica = decide::place(claim, &pod, server, follows, user.expires)?;
+        let allowed = match decide::is_member(&claim, &pod, set.as_deref(), &self.namespace) {
+            true => None,
+            false => Some(self.lookup.allowed_namespaces(&server).await?),
+        };
+        let allowed = allowed.map(Option::unwrap_or_default);
+        let replica = decide::place(claim, &pod, server, allowed.as_deref(), user.expires)?;
         Ok(Identity::Replica(replica))
     }
 
-    /// The evaluator that the token is of.
-    pub async fn replica(&self, token: &str) -> Result<Replica, Error> {
-        match self.identify(token).await? {
-            Identity::Replica(replica) => Ok(replica),
-            Identity::User(user) => Err(Error::Forbidden(format!(
-                "the token is of {:?}, not of a pod with the label {}",
+    /// The evaluator that the token belongs to, checked now: for new streams and certificates.
+    pub async fn replica(&self, credential: Credential<'_>) -> Result<Replica, Error> {
+        let key = credential.digest();
+        let identified = match jwt::cannot_be_a_replica(credential.token, SystemTime::now()) {
+            Some(why) => Err(Error::Invalid(why)),
+            None => self.identify(credential).await,
+        };
+        match identified {
+            Ok(Identity::Replica(replica)) => {
+                let keep = until(replica.expires, REPLICA);
+                lock(&self.replicas).put(key, replica.clone(), self.now(), keep);
+                Ok(replica)
+            }
+            Ok(Identity::User(user)) => Err(Error::Forbidden(format!(
+                "the token belongs to {:?}, not to a pod with the label {}",
                 user.name,
                 names::SERVER_LABEL
             ))),
+            Err(error @ Error::Unavailable(_)) => {
+                let known = lock(&self.replicas).get(&key, self.now());
+                known.ok_or(error)
+            }
+            Err(error) => {
+                lock(&self.replicas).remove(&key);
+                Err(error)
+            }
         }
     }
 
-    /// What the API server says about the token, or said within the last minute.
-    pub async fn user(&self, token: &str) -> Result<User, Error> {
+    /// The same, without a request if the token was checked before: for health checks and module
+    /// fetches of an evaluator that has a stream.
+    pub async fn known_replica(&self, credential: Credential<'_>) -> Result<Replica, Error> {
+        let known = lock(&self.replicas).get(&credential.digest(), self.now());
+        match known {
+            Some(replica) => Ok(replica),
+            None => self.replica(credential).await,
+        }
+    }
+
+    /// The owner of the token, as the API server reports it or reported within the last minute.
+    pub async fn user(&self, credential: Credential<'_>) -> Result<User, Error> {
+        let token = credential.token;
         if token.is_empty()
             || token.len() > MAX_TOKEN
             || !token.bytes().all(|b| b.is_ascii_graphic())
         {
-            return Err(Error::Invalid("it does not look like one".to_owned()));
+            return Err(Error::Invalid("it is malformed".to_owned()));
         }
-        let key = Sha256::digest(token.as_bytes()).into();
-        if let Some(user) = lock(&self.accepted).get(&key, Instant::now()) {
+        let key = credential.digest();
+        if let Some(user) = lock(&self.accepted).get(&key, self.now()) {
             return Ok(user);
         }
-        if let Some(why) = lock(&self.refused).get(&key, Instant::now()) {
+        if let Some(why) = lock(&self.refused).get(&key, self.now()) {
             return Err(Error::Invalid(why));
         }
+        self.check_peer(credential.peer)?;
         let status = self.review(token).await?;
-        let now = SystemTime::now();
-        let reviewed = decide::user(status, jwt::expires(token), now);
+        let reviewed = decide::user(status, jwt::expires(token), SystemTime::now());
         match &reviewed {
             Ok(user) => {
-                let left = user.expires.and_then(|ends| ends.duration_since(now).ok());
-                let keep = left.map_or(ACCEPTED, |left| left.min(ACCEPTED));
-                lock(&self.accepted).put(key, user.clone(), Instant::now(), keep);
+                let keep = until(user.expires, ACCEPTED);
+                lock(&self.accepted).put(key, user.clone(), self.now(), keep);
             }
             Err(Error::Invalid(why)) => {
-                lock(&self.refused).put(key, why.clone(), Instant::now(), REFUSED);
+                lock(&self.refused).put(key, why.clone(), self.now(), REFUSED);
+                self.count_invalid(credential.peer);
             }
             Err(_) => {}
         }
         reviewed
     }
 
-    /// Whether a user may do this to the discovery state of a PolicyServer, or of all.
+    /// Refuses an address that has sent too many invalid tokens. Tokens that were accepted
+    /// before are not affected, so that nobody is cut off by a neighbour behind one address.
+    fn check_peer(&self, peer: Option<IpAddr>) -> Result<(), Error> {
+        let Some(peer) = peer else { return Ok(()) };
+        let invalid = lock(&self.invalid).get(&peer, self.now());
+        match invalid {
+            Some(count) if count >= MAX_INVALID => Err(Error::Unavailable(format!(
+                "{peer} sent too many invalid tokens; retry in a minute"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        (self.clock)()
+    }
+
+    fn count_invalid(&self, peer: Option<IpAddr>) {
+        let Some(peer) = peer else { return };
+        let mut invalid = lock(&self.invalid);
+        let now = self.now();
+        let count = invalid.get(&peer, now).unwrap_or_default();
+        invalid.put(peer, count.saturating_add(1), now, INVALID_WINDOW);
+    }
+
+    /// Checks that a user may do this with the discovery state of a PolicyServer, or of all.
     pub async fn authorize(
         &self,
         user: &User,
@@ -233,11 +326,19 @@ impl TokenChecker {
     }
 }
 
+// === impl Credential ===
+
+impl Credential<'_> {
+    fn digest(&self) -> TokenDigest {
+        Sha256::digest(self.token.as_bytes()).into()
+    }
+}
+
 // === impl Replica ===
 
 impl Replica {
-    /// Its name on the wire: the pod's name, and for a follower `<pod>.<namespace>`, because
-    /// pods of different namespaces may share a name.
+    /// Its name in the discovery protocol: the pod's name, and for a follower
+    /// `<pod>.<namespace>`, because pods of different namespaces may share a name.
     pub fn replica_id(&self) -> String {
         if self.follower {
             names::follower(&self.pod, &self.namespace)
@@ -258,7 +359,7 @@ impl Verb {
     }
 }
 
-/// Whatever goes wrong between us and the API server says nothing about the caller.
+/// A failed request tells nothing about the caller.
 async fn bounded<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
     match tokio::time::timeout(TIMEOUT, request).await {
         Ok(answer) => answer.map_err(|error| Error::Unavailable(error.to_string())),
@@ -268,6 +369,17 @@ async fn bounded<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Re
     }
 }
 
+/// How long an identity may be cached: never longer than its token is valid.
+fn until(expires: Option<SystemTime>, longest: Duration) -> Duration {
+    let left = expires.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
+    left.map_or(longest, |left| left.min(longest))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the stream of a replica is known by: this pod, and no other pod of its name.
+pub fn pod_identity(namespace: &str, pod: &str, uid: &str) -> String {
+    format!("pod {namespace}/{pod} ({uid})")
 }

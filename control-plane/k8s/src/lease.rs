@@ -57,7 +57,7 @@ pub enum Role {
 pub struct Leader {
     /// Its identity.
     pub identity: String,
-    /// Where its discovery endpoint is; empty where it did not say.
+    /// The address of its discovery endpoint; empty if it published none.
     pub address: String,
 }
 
@@ -86,9 +86,9 @@ pub struct Standing {
 enum Error {
     #[error("failed to reach the Lease {LEASE}: {0}")]
     Api(#[from] kube::Error),
-    #[error("failed to reach the Lease {LEASE}: no answer")]
+    #[error("failed to reach the Lease {LEASE}: the request timed out")]
     Silent(#[from] tokio::time::error::Elapsed),
-    #[error("failed to use the Lease {LEASE}: it has no version")]
+    #[error("failed to use the Lease {LEASE}: it has no resource version")]
     Versionless,
 }
 
@@ -118,7 +118,7 @@ impl Role {
 impl Elector {
     /// Takes part as `identity`, which no other process may have at the same time: the pod's
     /// name. After a restart it takes its own Lease again at once, in a new term. `address`
-    /// is where others reach our discovery endpoint.
+    /// is where others reach the discovery endpoint of this process.
     pub fn new(
         client: Client,
         namespace: &str,
@@ -324,9 +324,9 @@ fn failed<T>(error: &Error) -> Option<T> {
     // A conflict is how an election is lost.
     match error {
         Error::Api(kube::Error::Api(status)) if status.code == 409 => {
-            tracing::debug!("somebody else wrote the Lease");
+            tracing::debug!("another process wrote the Lease");
         }
-        error => tracing::warn!(%error, "trying again"),
+        error => tracing::warn!(%error, "retrying"),
     }
     None
 }

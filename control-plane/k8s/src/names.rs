@@ -1,4 +1,4 @@
-//! Names of everything that we write into a cluster.
+//! Names of everything that the control plane writes into a cluster.
 
 use assent_core::PolicyKey;
 use sha2::{Digest as _, Sha256};
@@ -13,7 +13,7 @@ pub const FINALIZER: &str = "policies.assent.dev/cleanup";
 /// they are for.
 pub const SERVER_LABEL: &str = "policies.assent.dev/policy-server";
 
-/// On everything that we make.
+/// On every object that the control plane creates.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "assent");
 
 /// On a webhook configuration or a revision: the policy's kind, namespace and name as one
@@ -54,7 +54,7 @@ pub const LEASE: &str = "assent-control-plane";
 /// On that Lease: where the leader's discovery endpoint is.
 pub const LEADER_ADDRESS_ANNOTATION: &str = "policies.assent.dev/leader-address";
 
-/// The Secret with our certificate authority, and the ConfigMap with what to trust.
+/// The Secret with the certificate authority, and the ConfigMap with the CA bundle.
 pub const CA: &str = "assent-ca";
 
 /// The certificates to trust, in that ConfigMap.
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_cut_and_told_apart() {
+    fn long_names_are_shortened_and_stay_distinct() {
         let long = |end: &str| PolicyKey::cluster(&format!("{}{end}", "a".repeat(252)));
         let (x, y) = (webhook(&long("x")), webhook(&long("y")));
         assert_ne!(x, y);

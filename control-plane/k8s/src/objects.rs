@@ -1,16 +1,26 @@
-//! Single writes to objects that users own: finalizers, rollbacks. All are conditional.
+//! Single writes to objects that users own: finalizers and rollbacks. All are conditional.
 
+use std::time::Duration;
+
+use assent_controller::{Kind, Meta};
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt as _,
     api::{Patch, PatchParams, PostParams},
     core::DynamicObject,
 };
 use serde_json::{Value, json};
+use tracing::debug;
 
-use crate::{
-    index::{Kind, Meta},
-    names,
-};
+use crate::{names, watch::KindExt as _};
+
+#[cfg(test)]
+mod tests;
+
+/// How often a rollback is tried: others write statuses and metadata of the policy too.
+const MAX_TRIES: u32 = 6;
+
+/// The delay after the first failed try of a rollback; doubled each time.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
 
 /// Why an object was not written.
 #[derive(Debug, thiserror::Error)]
@@ -18,9 +28,20 @@ pub enum Error {
     /// The API server refused, or was not reached.
     #[error("{0}")]
     Api(#[from] kube::Error),
-    /// The object can't be read as what it is.
+    /// The object cannot be converted.
     #[error("failed to read an object: {0}")]
     Json(#[from] serde_json::Error),
+    /// Its spec is not the one that the write was decided for.
+    #[error("the policy was changed in the meantime (generation {found}, expected {expected})")]
+    Changed {
+        /// The generation that the write was decided for.
+        expected: i64,
+        /// The generation that it has.
+        found: i64,
+    },
+    /// It is another object of the same name.
+    #[error("the policy was deleted and created again in the meantime")]
+    Replaced,
 }
 
 /// An object without its type.
@@ -28,13 +49,13 @@ pub fn erase<K: serde::Serialize>(object: &K) -> Result<DynamicObject, Error> {
     Ok(serde_json::from_value(serde_json::to_value(object)?)?)
 }
 
-/// Adds or removes our finalizer. An object that is gone, or another of the name, is left
-/// alone.
+/// Adds or removes the control plane's finalizer. An object that is gone, or another object of
+/// the same name, is left alone.
 pub async fn set_finalizer(
     client: &Client,
     kind: Kind,
     meta: &Meta,
-    held: bool,
+    present: bool,
 ) -> Result<(), Error> {
     let api = api(client, kind, &meta.namespace);
     let Some(object) = api.get_metadata_opt(&meta.name).await? else {
@@ -45,12 +66,12 @@ pub async fn set_finalizer(
     }
     let mut finalizers = object.metadata.finalizers.unwrap_or_default();
     let has = finalizers.iter().any(|f| f == names::FINALIZER);
-    // The API server refuses to add a finalizer to what is being deleted.
-    if has == held || (held && object.metadata.deletion_timestamp.is_some()) {
+    // The API server refuses to add a finalizer to an object that is being deleted.
+    if has == present || (present && object.metadata.deletion_timestamp.is_some()) {
         return Ok(());
     }
     finalizers.retain(|f| f != names::FINALIZER);
-    if held {
+    if present {
         finalizers.push(names::FINALIZER.to_owned());
     }
     let patch = json!({ "metadata": {
@@ -69,29 +90,63 @@ pub async fn set_finalizer(
     }
 }
 
-/// Writes `spec` into a policy, where there is one, and takes away the annotation that asked
-/// for a rollback; on condition that the policy is as it was when that was decided.
+/// Writes `spec` into a policy, if there is one, and removes the annotation that asked for a
+/// rollback. The policy must have the spec that the rollback was decided for; writes of its
+/// status or metadata do not matter, and the rollback is tried again after them.
 pub async fn roll_back(
     client: &Client,
     kind: Kind,
     meta: &Meta,
-    spec: Option<Value>,
+    spec: Option<&Value>,
 ) -> Result<DynamicObject, Error> {
     let api = api(client, kind, &meta.namespace);
+    let mut delay = FIRST_RETRY;
+    let mut request = None;
+    for _ in 1..MAX_TRIES {
+        match try_roll_back(&api, meta, spec, &mut request).await {
+            Err(error) if error.is_temporary() => {
+                debug!(policy = %meta.name, "failed to roll back; retrying: {error}");
+            }
+            done => return done,
+        }
+        tokio::time::sleep(delay).await;
+        delay *= 2;
+    }
+    try_roll_back(&api, meta, spec, &mut request).await
+}
+
+/// `request` is the annotation as the first try found it: a later one is another request, which
+/// stays.
+async fn try_roll_back(
+    api: &Api<DynamicObject>,
+    meta: &Meta,
+    spec: Option<&Value>,
+    request: &mut Option<Option<String>>,
+) -> Result<DynamicObject, Error> {
     let mut object = api.get(&meta.name).await?;
-    // What was decided was decided for that state; the write is void for any other.
-    object.metadata.resource_version = Some(meta.resource_version.clone());
-    object.metadata.uid = Some(meta.uid.clone());
-    if let Some(annotations) = &mut object.metadata.annotations {
+    if object.uid().as_ref() != Some(&meta.uid) {
+        return Err(Error::Replaced);
+    }
+    let found = object.metadata.generation.unwrap_or_default();
+    if spec.is_some() && found != meta.generation {
+        return Err(Error::Changed {
+            expected: meta.generation,
+            found,
+        });
+    }
+    let annotations = object.annotations_mut();
+    let annotation = annotations.get(assent_api::ROLLBACK_ANNOTATION).cloned();
+    if *request.get_or_insert_with(|| annotation.clone()) == annotation {
         annotations.remove(assent_api::ROLLBACK_ANNOTATION);
     }
     if let Some(spec) = spec {
-        object.data["spec"] = spec;
+        object.data["spec"] = spec.clone();
     }
     let params = PostParams {
         field_manager: Some(names::FIELD_MANAGER.into()),
         ..PostParams::default()
     };
+    // The resource version that was just read makes the write void if anything changed since.
     Ok(api.replace(&meta.name, &params, &object).await?)
 }
 
@@ -100,5 +155,20 @@ fn api(client: &Client, kind: Kind, namespace: &str) -> Api<DynamicObject> {
     match namespace {
         "" => Api::all_with(client.clone(), &resource),
         namespace => Api::namespaced_with(client.clone(), namespace, &resource),
+    }
+}
+
+// === impl Error ===
+
+impl Error {
+    /// Whether the same write may succeed after a fresh read.
+    fn is_temporary(&self) -> bool {
+        match self {
+            Error::Api(kube::Error::Api(status)) => {
+                matches!(status.code, 409 | 429) || status.code >= 500
+            }
+            Error::Api(_) => true,
+            Error::Json(_) | Error::Changed { .. } | Error::Replaced => false,
+        }
     }
 }

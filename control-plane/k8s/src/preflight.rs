@@ -1,5 +1,5 @@
-//! What must be there before anything starts: a server that is new enough, our definitions, and
-//! our permissions. Everything that is missing is said at once, with what to do.
+//! Checks before anything starts: the version of the API server, the definitions, and the
+//! permissions. Everything that is missing is reported at once, with the remedy.
 
 mod check;
 mod required;
@@ -49,7 +49,7 @@ pub enum Problem {
     NotServed {
         /// Of the definition.
         name: String,
-        /// What we speak.
+        /// The version that this build needs.
         version: String,
     },
     /// The API server does not serve it yet, or refused it.
@@ -60,7 +60,7 @@ pub enum Problem {
         /// The API server's words.
         why: String,
     },
-    /// The definition is older than we are.
+    /// The definition is older than this build.
     #[error(
         "the definition {name} is older than this control plane and does not know {}; apply the chart's crds/",
         .fields.join(", ")
@@ -71,10 +71,10 @@ pub enum Problem {
         /// Fields that it lacks.
         fields: Vec<String>,
     },
-    /// We may not do what we must.
+    /// A permission is missing.
     #[error("no permission to {} {resource}{place}; apply the chart's roles", .verbs.join(", "))]
     Permission {
-        /// What we may not do.
+        /// The verbs that are not allowed.
         verbs: Vec<String>,
         /// To what.
         resource: String,
@@ -89,7 +89,7 @@ pub enum Error {
     /// Something is missing.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// Nobody answered.
+    /// A request failed.
     #[error("failed to ask the API server for {what}")]
     Ask {
         /// What was asked for.
@@ -100,7 +100,7 @@ pub enum Error {
     },
 }
 
-/// Asks for everything and says what is missing. `namespace` is ours.
+/// Reports everything that is missing. `namespace` is the control plane's.
 pub async fn run(client: &Client, namespace: &str) -> Result<(), Error> {
     let mut problems = Vec::new();
     let info = client
@@ -134,7 +134,7 @@ fn is_about_definitions(problem: &Problem) -> bool {
     }
 }
 
-/// Our definitions as the API server has them.
+/// The definitions as the API server has them.
 async fn served(client: &Client) -> Result<BTreeMap<String, Value>, Error> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut served = BTreeMap::new();

@@ -1,132 +1,126 @@
-//! Between `PolicyRevision` objects and revisions as evaluators get them.
+//! `PolicyRevision` objects: where they are, and whose they are.
 
 use std::collections::BTreeMap;
 
-use assent_api::{
-    Parsed, PolicyRevision, PolicyRevisionSpec,
-    parse::{self, Kind, Module},
-    revision::PolicyRef,
-};
-use assent_core::{Policy, PolicyKey, policy::Limits};
+use assent_api::{API_VERSION, PolicyRevision, PolicyRevisionSpec};
+use assent_controller::revision;
+use assent_core::{PolicyKey, RevisionId};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::ObjectMeta;
-use serde_json::Value;
+use kube::{ResourceExt as _, api::ObjectMeta};
 
 use crate::names;
 
 #[cfg(test)]
 mod tests;
 
-/// Puts a revision together: what evaluators get, and the object that keeps it.
-pub fn make(
-    parsed: &Parsed,
-    uid: &str,
-    generation: i64,
-    module: &Module,
-    limits: Limits,
+/// Why a revision does not belong to the policy that it names.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// It names no policy.
+    #[error("it does not name a policy")]
+    NoPolicy,
+    /// It is not where the control plane stores revisions of that policy.
+    #[error("revisions of {policy} are stored in namespace {namespace}")]
+    Namespace {
+        /// The policy that it names.
+        policy: PolicyKey,
+        /// Where that policy's revisions are.
+        namespace: String,
+    },
+    /// It does not have the name of that revision.
+    #[error("a revision of {policy} with this generation and uid is named {name}")]
+    Name {
+        /// The policy that it names.
+        policy: PolicyKey,
+        /// What it would have to be named.
+        name: String,
+    },
+    /// The policy does not own it.
+    #[error("it has no owner reference to {policy} with the uid {uid}")]
+    Owner {
+        /// The policy that it names.
+        policy: PolicyKey,
+        /// The uid that it names.
+        uid: String,
+    },
+}
+
+/// The object that stores a revision. The policy owns it, so that it is deleted with the policy.
+pub fn object(
+    key: &PolicyKey,
+    revision: &RevisionId,
+    spec: PolicyRevisionSpec,
     own_namespace: &str,
-) -> (Policy, PolicyRevision) {
-    let content = parsed.content(module, limits);
-    let policy = Policy::new(parsed.key.clone(), generation, uid, content, module.size);
-    let spec: Value =
-        assent_api::json::from_str(&String::from_utf8_lossy(&parsed.spec_json)).unwrap_or_default();
-    let spec = PolicyRevisionSpec {
-        policy_ref: PolicyRef {
-            kind: parsed.kind().as_str().into(),
-            name: parsed.key.name().into(),
-            uid: uid.into(),
-        },
-        generation,
-        module_url: module.url.clone(),
-        module_digest: module.digest.to_string(),
-        module_size: module.size,
-        abi: module.abi.clone(),
-        content_digest: policy.content_digest.to_string(),
-        settings: String::from_utf8_lossy(&parsed.settings).into_owned(),
-        host_capabilities: module.host_capabilities.clone(),
-        timeout_ms: limits.timeout_ms,
-        memory_bytes: limits.memory_bytes,
-        policy: spec.as_object().cloned().unwrap_or_default(),
+) -> PolicyRevision {
+    let (namespace, name) = full_name(key, revision, own_namespace);
+    let labels = [
+        (names::MANAGED_BY.0, names::MANAGED_BY.1.to_owned()),
+        (names::POLICY_LABEL, names::policy_label(key)),
+    ];
+    let labels = labels.map(|(name, value)| (name.to_owned(), value));
+    let metadata = ObjectMeta {
+        name: Some(name),
+        namespace: Some(namespace),
+        labels: Some(BTreeMap::from(labels)),
+        owner_references: Some(vec![OwnerReference {
+            controller: Some(true),
+            block_owner_deletion: Some(false),
+            ..owner_reference(&spec)
+        }]),
+        ..ObjectMeta::default()
     };
-    let object = PolicyRevision {
-        metadata: metadata(&policy, parsed.kind(), uid, own_namespace),
+    PolicyRevision {
+        metadata,
         spec,
         status: None,
-    };
-    (policy, object)
-}
-
-/// The policy that a stored revision is of; none where the object names none.
-pub fn key(object: &PolicyRevision) -> Option<PolicyKey> {
-    let name = &object.spec.policy_ref.name;
-    let key = match object.spec.policy_ref.kind.as_str() {
-        "ClusterAdmissionPolicy" => format!("cluster/{name}"),
-        "AdmissionPolicy" => {
-            format!(
-                "namespaced/{}/{name}",
-                object.metadata.namespace.as_deref()?
-            )
-        }
-        _ => return None,
-    };
-    PolicyKey::parse(&key)
-}
-
-/// The revision that an object keeps; its digest must come out as it was.
-pub fn restore(object: &PolicyRevision, options: &parse::Options) -> Result<Policy, String> {
-    let spec = &object.spec;
-    let key = key(object).ok_or("it does not name a policy")?;
-    let parsed = parsed(object, options)?;
-    let module = Module {
-        digest: spec.module_digest.parse().map_err(|e| format!("{e}"))?,
-        size: spec.module_size,
-        abi: spec.abi.clone(),
-        host_capabilities: spec.host_capabilities.clone(),
-        url: spec.module_url.clone(),
-    };
-    let limits = Limits {
-        timeout_ms: spec.timeout_ms,
-        memory_bytes: spec.memory_bytes,
-    };
-    let mut content = parsed.content(&module, limits);
-    content.settings_json = spec.settings.as_bytes().into();
-    let uid = &spec.policy_ref.uid;
-    let policy = Policy::new(key, spec.generation, uid, content, spec.module_size);
-    match policy.content_digest.to_string() == spec.content_digest {
-        true => Ok(policy),
-        false => Err("its content does not match its digest".into()),
     }
 }
 
-/// The policy's spec as the revision keeps it.
-pub fn parsed(object: &PolicyRevision, options: &parse::Options) -> Result<Parsed, String> {
-    let key = key(object).ok_or("it does not name a policy")?;
-    let spec = Value::Object(object.spec.policy.clone());
-    parse::spec(&key, &spec, options).map_err(|e| e.to_string())
+/// Namespace and name of a stored revision: beside a namespaced policy, and in the control
+/// plane's namespace for a cluster-wide one, where no tenant may write.
+pub fn full_name(key: &PolicyKey, revision: &RevisionId, own_namespace: &str) -> (String, String) {
+    let namespace = key.namespace().unwrap_or(own_namespace);
+    (namespace.to_owned(), names::revision(key, revision.short()))
 }
 
-/// The policy owns its revisions: they go with it.
-fn metadata(policy: &Policy, kind: Kind, uid: &str, own_namespace: &str) -> ObjectMeta {
-    let key = &policy.policy;
-    let labels = [
-        (
-            names::MANAGED_BY.0.to_owned(),
-            names::MANAGED_BY.1.to_owned(),
-        ),
-        (names::POLICY_LABEL.to_owned(), names::policy_label(key)),
-    ];
-    ObjectMeta {
-        name: Some(names::revision(key, policy.revision.short())),
-        namespace: Some(key.namespace().unwrap_or(own_namespace).to_owned()),
-        labels: Some(BTreeMap::from(labels)),
-        owner_references: Some(vec![OwnerReference {
-            api_version: assent_api::API_VERSION.into(),
-            kind: kind.as_str().into(),
-            name: key.name().into(),
-            uid: uid.into(),
-            controller: Some(true),
-            block_owner_deletion: Some(false),
-        }]),
-        ..ObjectMeta::default()
+/// The policy that a stored revision belongs to. What a revision claims about its policy is
+/// not enough: it must be in the namespace and under the name where the control plane stores
+/// that revision, and be owned by that policy. Therefore no two objects are the same revision.
+pub fn owner(object: &PolicyRevision, own_namespace: &str) -> Result<PolicyKey, Error> {
+    let spec = &object.spec;
+    let policy = revision::key(spec, object.metadata.namespace.as_deref());
+    let policy = policy.ok_or(Error::NoPolicy)?;
+    let uid = &spec.policy_ref.uid;
+    let revision = RevisionId::new(&policy, spec.generation, uid);
+    let (namespace, name) = full_name(&policy, &revision, own_namespace);
+    if object.namespace().as_ref() != Some(&namespace) {
+        return Err(Error::Namespace { policy, namespace });
+    }
+    if object.name_any() != name {
+        return Err(Error::Name { policy, name });
+    }
+    let wanted = owner_reference(spec);
+    let is_owner = |owner: &OwnerReference| {
+        owner.api_version == wanted.api_version
+            && owner.kind == wanted.kind
+            && owner.name == wanted.name
+            && owner.uid == wanted.uid
+    };
+    match object.owner_references().iter().any(is_owner) {
+        true => Ok(policy),
+        false => Err(Error::Owner {
+            policy,
+            uid: uid.clone(),
+        }),
+    }
+}
+
+fn owner_reference(spec: &PolicyRevisionSpec) -> OwnerReference {
+    OwnerReference {
+        api_version: API_VERSION.to_owned(),
+        kind: spec.policy_ref.kind.clone(),
+        name: spec.policy_ref.name.clone(),
+        uid: spec.policy_ref.uid.clone(),
+        ..OwnerReference::default()
     }
 }

@@ -1,5 +1,7 @@
 //! Follows the objects of a cluster and tells of every change.
 
+pub use assent_controller::Kind;
+use assent_core::PolicyKey;
 use futures::StreamExt as _;
 use k8s_openapi::api::{
     admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
@@ -15,7 +17,7 @@ use kube::{
 use tokio::{sync::mpsc, task::JoinSet};
 use tracing::{Instrument as _, debug, info_span, warn};
 
-use crate::{index::Kind, names};
+use crate::names;
 
 /// What a control plane that decides has to know.
 pub const ALL: [Kind; 9] = [
@@ -71,7 +73,7 @@ pub fn spawn(
 /// is started again with a fresh list.
 async fn follow(kind: Kind, api: Api<DynamicObject>, changes: mpsc::Sender<Change>) {
     let mut config = watcher::Config::default();
-    if let Some(selector) = kind.selector() {
+    if let Some(selector) = selector(kind) {
         config = config.labels(&selector);
     }
     let mut events = watcher(api, config).default_backoff().boxed();
@@ -109,11 +111,18 @@ fn slim(mut object: DynamicObject) -> DynamicObject {
     object
 }
 
-// === impl Kind ===
-
-impl Kind {
+/// How objects of a kind are read.
+pub trait KindExt {
     /// What the API calls it.
-    pub fn resource(self) -> ApiResource {
+    fn resource(self) -> ApiResource;
+
+    /// Objects of this kind: workloads only in the control plane's namespace, because no rollout
+    /// waits for evaluators in pods of others.
+    fn api(self, client: &Client, own_namespace: &str) -> Api<DynamicObject>;
+}
+
+impl KindExt for Kind {
+    fn resource(self) -> ApiResource {
         match self {
             Kind::ClusterPolicies => ApiResource::erase::<assent_api::ClusterAdmissionPolicy>(&()),
             Kind::Policies => ApiResource::erase::<assent_api::AdmissionPolicy>(&()),
@@ -127,9 +136,7 @@ impl Kind {
         }
     }
 
-    /// Objects of this kind, as far as we look: workloads only in our own namespace, since
-    /// pods of others only follow.
-    pub fn api(self, client: &Client, own_namespace: &str) -> Api<DynamicObject> {
+    fn api(self, client: &Client, own_namespace: &str) -> Api<DynamicObject> {
         let resource = self.resource();
         match self {
             Kind::Pods | Kind::Sets | Kind::Services => {
@@ -138,17 +145,23 @@ impl Kind {
             _ => Api::all_with(client.clone(), &resource),
         }
     }
+}
 
-    fn selector(self) -> Option<String> {
-        let (key, value) = names::MANAGED_BY;
-        match self {
-            Kind::Validating | Kind::Mutating => {
-                Some(format!("{key}={value},{}", names::POLICY_LABEL))
-            }
-            Kind::Sets | Kind::Services => Some(format!("{key}={value}")),
-            Kind::Pods => Some(names::SERVER_LABEL.to_owned()),
-            _ => None,
-        }
+/// The kind of a policy.
+pub fn policy_kind(key: &PolicyKey) -> Kind {
+    match key.namespace() {
+        Some(_) => Kind::Policies,
+        None => Kind::ClusterPolicies,
+    }
+}
+
+fn selector(kind: Kind) -> Option<String> {
+    let (key, value) = names::MANAGED_BY;
+    match kind {
+        Kind::Validating | Kind::Mutating => Some(format!("{key}={value},{}", names::POLICY_LABEL)),
+        Kind::Sets | Kind::Services => Some(format!("{key}={value}")),
+        Kind::Pods => Some(names::SERVER_LABEL.to_owned()),
+        _ => None,
     }
 }
 

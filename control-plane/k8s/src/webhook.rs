@@ -41,10 +41,10 @@ pub enum Kind {
     Mutating,
 }
 
-/// How API servers reach the evaluators of a PolicyServer.
+/// Where API servers send reviews.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// By a Service.
+pub enum WebhookEndpoint {
+    /// To a Service.
     Service {
         /// Its namespace.
         namespace: String,
@@ -53,22 +53,22 @@ pub enum Reach {
         /// Its port.
         port: i32,
     },
-    /// By a URL that the path is put behind: for evaluators outside of the cluster.
+    /// To a base URL that the path is appended to: for endpoints outside of the cluster.
     Url(String),
 }
 
-/// What is the same for the webhooks of all policies.
+/// What the webhooks of all policies have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Site {
+pub struct WebhookDefaults {
     /// The control plane's namespace.
     pub namespace: String,
     /// The uid of that Namespace object, which owns every configuration: none outlives it.
     pub namespace_uid: String,
-    /// Certificates that evaluators' are checked with, PEM.
+    /// Certificate authorities that sign evaluators' certificates, PEM.
     pub ca_bundle: Vec<u8>,
-    /// Namespaces that policies never see, beside those that they never see anyway.
+    /// Namespaces that policies never apply to, besides those that are always excluded.
     pub excluded_namespaces: Vec<String>,
-    /// User names of our own service accounts: `system:serviceaccount:<namespace>:<name>`.
+    /// The control plane's own users: `system:serviceaccount:<namespace>:<name>`.
     pub service_accounts: Vec<String>,
 }
 
@@ -82,9 +82,9 @@ pub struct Input<'a> {
     /// The policy's uid.
     pub uid: &'a str,
     /// Where its evaluators are.
-    pub reach: &'a Reach,
-    /// What is the same for all.
-    pub site: &'a Site,
+    pub endpoint: &'a WebhookEndpoint,
+    /// What the webhooks of all policies have in common.
+    pub defaults: &'a WebhookDefaults,
 }
 
 /// A configuration as it must be.
@@ -105,6 +105,37 @@ pub enum Step {
     Update(Kind),
     /// Remove it.
     Delete(Kind),
+}
+
+// === impl WebhookEndpoint ===
+
+impl WebhookEndpoint {
+    /// How an API server sends reviews to `path` of this endpoint.
+    pub fn client_config(&self, path: &str, ca_bundle: &[u8]) -> WebhookClientConfig {
+        let config = WebhookClientConfig {
+            ca_bundle: Some(ByteString(ca_bundle.to_vec())),
+            ..WebhookClientConfig::default()
+        };
+        match self {
+            WebhookEndpoint::Url(base) => WebhookClientConfig {
+                url: Some(format!("{}{path}", base.trim_end_matches('/'))),
+                ..config
+            },
+            WebhookEndpoint::Service {
+                namespace,
+                name,
+                port,
+            } => WebhookClientConfig {
+                service: Some(ServiceReference {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                    path: Some(path.to_owned()),
+                    port: Some(*port),
+                }),
+                ..config
+            },
+        }
+    }
 }
 
 /// Builds the configuration of a policy. Whatever the user wrote is in it unchanged; what
@@ -176,8 +207,8 @@ fn metadata(input: &Input<'_>) -> ObjectMeta {
         owner_references: Some(vec![OwnerReference {
             api_version: "v1".to_owned(),
             kind: "Namespace".to_owned(),
-            name: input.site.namespace.clone(),
-            uid: input.site.namespace_uid.clone(),
+            name: input.defaults.namespace.clone(),
+            uid: input.defaults.namespace_uid.clone(),
             ..OwnerReference::default()
         }]),
         ..ObjectMeta::default()
@@ -187,47 +218,25 @@ fn metadata(input: &Input<'_>) -> ObjectMeta {
 /// The one webhook of the configuration. Every field is given, also where it is the API
 /// server's default, so that nothing depends on which one that is.
 fn webhook(input: &Input<'_>) -> MutatingWebhook {
-    let Input { policy, site, .. } = *input;
+    let Input {
+        policy, defaults, ..
+    } = *input;
     MutatingWebhook {
         name: names::webhook(&policy.key),
         admission_review_versions: vec!["v1".to_owned()],
-        client_config: client_config(input),
+        client_config: input
+            .endpoint
+            .client_config(&path(input.revision), &input.defaults.ca_bundle),
         failure_policy: Some(same(&policy.failure_policy)),
-        match_conditions: Some(exempt::conditions(policy, site)),
+        match_conditions: Some(exempt::conditions(policy, defaults)),
         match_policy: Some(same(&policy.match_policy)),
-        namespace_selector: Some(exempt::namespaces(policy, site)),
+        namespace_selector: Some(exempt::namespaces(policy, defaults)),
         object_selector: Some(same(&policy.object_selector.clone().unwrap_or_default())),
         // A policy need not give the same answer to what it has changed already.
         reinvocation_policy: Some("Never".to_owned()),
         rules: Some(rules(policy)),
         side_effects: same(&policy.side_effects),
         timeout_seconds: Some(i32::try_from(policy.timeout_seconds).unwrap_or(i32::MAX)),
-    }
-}
-
-fn client_config(input: &Input<'_>) -> WebhookClientConfig {
-    let path = path(input.revision);
-    let ca_bundle = Some(ByteString(input.site.ca_bundle.clone()));
-    match input.reach {
-        Reach::Url(base) => WebhookClientConfig {
-            ca_bundle,
-            url: Some(format!("{}{path}", base.trim_end_matches('/'))),
-            service: None,
-        },
-        Reach::Service {
-            namespace,
-            name,
-            port,
-        } => WebhookClientConfig {
-            ca_bundle,
-            url: None,
-            service: Some(ServiceReference {
-                namespace: namespace.clone(),
-                name: name.clone(),
-                path: Some(path),
-                port: Some(*port),
-            }),
-        },
     }
 }
 

@@ -32,14 +32,14 @@ pub use self::{
 };
 use crate::names;
 
-/// What the control plane says about all PolicyServers.
+/// Settings that apply to all PolicyServers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Where their objects live: the control plane's namespace.
     pub namespace: String,
     /// Image of the evaluator, where the server names none.
     pub image: String,
-    /// When it is pulled; the API server's choice where it is absent.
+    /// When it is pulled; the default of the API server if absent.
     pub image_pull_policy: Option<String>,
     /// Where evaluators find the control plane: `https://assent.assent-system.svc:15010`.
     pub discovery: String,

@@ -13,13 +13,13 @@ use serde_json::Value;
 type Right = (Scope, String, String, Vec<String>, String);
 
 #[test]
-fn the_chart_permits_what_is_asked_for() {
+fn chart_grants_every_required_permission() {
     let missing: Vec<_> = required().difference(&permitted()).cloned().collect();
     assert!(missing.is_empty(), "the chart does not permit {missing:#?}");
 }
 
 #[test]
-fn the_chart_permits_nothing_else() {
+fn chart_grants_no_other_permission() {
     let spare: Vec<_> = permitted().difference(&required()).cloned().collect();
     assert!(spare.is_empty(), "nobody asks for {spare:#?}");
 }

@@ -1,7 +1,7 @@
-//! Decides what a new look at the directory changes. Pure: a scan in, a decision out.
+//! Compares a scan of the directory with the last one. Pure: a scan in, a decision out.
 //!
 //! Absence of data never removes a policy: only a directory that was read, in a file that was
-//! read, can say that a policy is gone, and too many at once are held back.
+//! read, shows that a policy is gone, and too many removals at once are held back.
 
 mod claims;
 
@@ -20,31 +20,31 @@ use claims::Claims;
 /// looked over by a person; one `rm` too many is noticed.
 pub const MASS_REMOVAL_FROM: usize = 10;
 
-/// What may be done.
+/// How decisions are made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Removes any number of policies at once.
+    /// Whether any number of policies may be removed at once.
     pub allow_mass_removal: bool,
 }
 
-/// What exists, by name.
+/// All objects, by name.
 pub type Objects = BTreeMap<Object, Entry>;
 
-/// An object in its last good state.
+/// An object in its last valid state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// The file that owns it.
     pub file: String,
-    /// What it says.
+    /// Its content.
     pub manifest: Manifest,
-    /// The module's file, where the policy has one.
+    /// The module's file, if the policy has one.
     pub module: Option<ModuleFile>,
     /// Its manifest is gone, and that was held back. It stays so, whatever else changes,
     /// until the manifest is back or mass removal is allowed.
     pub held: bool,
 }
 
-/// What a scan means.
+/// What follows from a scan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
     /// Whether the directory was read. What does not exist is known to be absent only then.
@@ -55,9 +55,9 @@ pub struct Decision {
     pub changed: Vec<Object>,
     /// Objects that are gone.
     pub removed: Vec<Object>,
-    /// Policies that would be gone, and are kept.
+    /// Policies that are kept although their manifests are gone.
     pub held: Option<Held>,
-    /// What is wrong, each at its place.
+    /// Everything that is wrong.
     pub problems: Vec<Problem>,
 }
 
@@ -71,27 +71,27 @@ pub struct Held {
     pub total: usize,
 }
 
-/// Something that is wrong.
+/// Something that is wrong with an object, a file or the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The object that it concerns, as far as that can be told.
+    /// The object that it concerns, if that is known.
     pub object: Option<Object>,
-    /// What kind of trouble it is.
+    /// The kind of problem.
     pub reason: Reason,
-    /// Where, what, and what to do.
+    /// The place, the problem and the remedy.
     pub message: String,
 }
 
-/// Kinds of trouble.
+/// Kinds of problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The directory or a file can't be read.
+    /// The directory or a file cannot be read.
     Unreadable,
-    /// A document is not valid; the last good state stays.
+    /// A document is not valid; the last valid state stays.
     Invalid,
     /// Two documents describe one object; the first stays.
     Duplicate,
-    /// The module's file can't be read.
+    /// The module's file cannot be read.
     PullError,
 }
 

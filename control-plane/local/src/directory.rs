@@ -1,4 +1,4 @@
-//! A directory of manifests: what it holds once it has stopped changing.
+//! A directory of manifests: its content once it has stopped changing.
 
 mod files;
 mod scanner;
@@ -30,14 +30,14 @@ pub struct Options {
     /// How long a file must not have changed before it is read. Editors and copies write in
     /// steps a few milliseconds apart.
     pub settle: Duration,
-    /// How often to look without being told: notifications get lost on network file systems
+    /// How often to scan without a notification: they get lost on network file systems
     /// and when a queue overflows.
     pub rescan: Duration,
     /// How manifests are read.
     pub parse: parse::Options,
 }
 
-/// Everything that one look at the directory saw.
+/// Everything that one scan of the directory found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scan {
     /// Whether the directory could be read at all.
@@ -58,7 +58,7 @@ pub enum State {
     Read,
     /// It is not there.
     Missing,
-    /// It is there and can't be read.
+    /// It exists and cannot be read.
     Unreadable(String),
 }
 
@@ -71,11 +71,11 @@ pub struct Document {
     pub number: usize,
     /// Line where it starts, from 1.
     pub line: usize,
-    /// The object that it describes, as far as that can be told.
+    /// The object that it describes, if that is known.
     pub object: Option<parse::Object>,
-    /// What it says.
+    /// Its content, or why it is not valid.
     pub result: Result<Manifest, Error>,
-    /// The module's file, where the policy has one.
+    /// The module's file, if the policy has one.
     pub module: Option<ModuleFile>,
 }
 
@@ -84,11 +84,11 @@ pub struct Document {
 pub struct ModuleFile {
     /// Relative paths are resolved against the manifest's directory.
     pub path: PathBuf,
-    /// Digest of its bytes, or why they can't be read.
+    /// Digest of its bytes, or why they cannot be read.
     pub digest: Result<Digest, String>,
 }
 
-/// Why a document was not taken.
+/// Why a document is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Neither YAML nor JSON.
@@ -97,7 +97,7 @@ pub enum Error {
     /// Not JSON.
     #[error("{0}")]
     Json(String),
-    /// Not a valid object of our kinds.
+    /// Not a valid object of a known kind.
     #[error("{0}")]
     Invalid(#[from] parse::Errors),
 }

@@ -1,9 +1,9 @@
-//! What the API server's webhook dispatch does: find the policies that a request concerns,
-//! ask them, and merge what they say.
+//! What the API server's webhook dispatch does: find the policies that match a request, call
+//! them, and merge their responses.
 //!
-//! Mutating policies are asked first, one after the other in order of their names, each seeing
+//! Mutating policies are called first, one after the other in order of their names, each seeing
 //! what those before it changed; then validating ones, all at once. `matchPolicy: Equivalent`
-//! is treated as `Exact`: without an API server nobody converts between versions.
+//! is treated as `Exact`: without an API server nothing converts between versions.
 
 mod call;
 mod condition;
@@ -35,7 +35,7 @@ use condition::Condition;
 use review::Review;
 use verdict::{Answer, Merged};
 
-/// A policy that is in force.
+/// A policy that is enforced.
 #[derive(Debug)]
 pub struct Target {
     policy: Parsed,
@@ -43,13 +43,13 @@ pub struct Target {
     conditions: Vec<Condition>,
 }
 
-/// All policies that are in force, in order of their names.
+/// All policies that are enforced, in order of their names.
 #[derive(Clone, Debug, Default)]
 pub struct Table(Vec<Arc<Target>>);
 
-/// Where evaluators are, and what is known of namespaces.
-pub trait Surroundings: Send + Sync {
-    /// Base URLs of the evaluators of a PolicyServer, `http://127.0.0.1:8080` say.
+/// Addresses of evaluators and labels of namespaces.
+pub trait Environment: Send + Sync {
+    /// Base URLs of the evaluators of a PolicyServer, for example `http://127.0.0.1:8080`.
     fn endpoints(&self, policy_server: &str) -> Vec<String>;
 
     /// Labels of a namespace. `kubernetes.io/metadata.name` is added to what this gives.
@@ -58,10 +58,10 @@ pub trait Surroundings: Send + Sync {
     }
 }
 
-/// Asks policies.
+/// Calls policies.
 #[derive(Debug)]
 pub struct Dispatcher<S> {
-    surroundings: S,
+    environment: S,
     client: Client,
     /// Counts calls, so that each replica gets its turn.
     turn: AtomicUsize,
@@ -71,7 +71,7 @@ pub struct Dispatcher<S> {
 
 impl Target {
     /// A policy whose active revision answers at `path`, the path below `/validate/`. Fails
-    /// where a match condition is not CEL.
+    /// if a match condition is not CEL.
     pub fn new(policy: Parsed, path: impl Into<String>) -> Result<Self, ConditionError> {
         let conditions = condition::compile(&policy.match_conditions)?;
         Ok(Self {
@@ -86,7 +86,7 @@ impl Target {
         &self.policy
     }
 
-    /// What the policy is called in messages: its name, with its namespace where it has one.
+    /// The policy's name in messages, with its namespace if it has one.
     pub fn name(&self) -> String {
         match self.policy.key.namespace() {
             Some(namespace) => format!("{namespace}/{}", self.policy.key.name()),
@@ -107,7 +107,7 @@ impl Target {
     }
 }
 
-/// Checks the match conditions of a policy, so that it is refused before it is in force.
+/// Checks the match conditions of a policy, so that it is rejected before it is enforced.
 pub fn check_conditions(policy: &Parsed) -> Result<(), ConditionError> {
     condition::compile(&policy.match_conditions).map(|_| ())
 }
@@ -115,7 +115,7 @@ pub fn check_conditions(policy: &Parsed) -> Result<(), ConditionError> {
 // === impl Table ===
 
 impl Table {
-    /// Puts policies in order.
+    /// Sorts policies by name.
     pub fn new(targets: impl IntoIterator<Item = Arc<Target>>) -> Self {
         let mut targets: Vec<_> = targets.into_iter().collect();
         targets.sort_by(|a, b| a.policy.key.cmp(&b.policy.key));
@@ -130,17 +130,17 @@ impl Table {
 
 // === impl Dispatcher ===
 
-impl<S: Surroundings> Dispatcher<S> {
+impl<S: Environment> Dispatcher<S> {
     /// A dispatcher that keeps connections to evaluators open between requests.
-    pub fn new(surroundings: S) -> Self {
+    pub fn new(environment: S) -> Self {
         Self {
-            surroundings,
+            environment,
             client: Client::new(),
             turn: AtomicUsize::new(0),
         }
     }
 
-    /// Answers an AdmissionReview with an AdmissionReview. Fails only where `body` is none.
+    /// Answers an AdmissionReview with an AdmissionReview. Fails only if `body` is not one.
     pub async fn admit(&self, table: &Table, body: &[u8]) -> Result<Bytes, ReviewError> {
         let mut review = Review::read(body)?;
         let mut merged = Merged::new();
@@ -150,7 +150,7 @@ impl<S: Surroundings> Dispatcher<S> {
         Ok(merged.respond(review.uid()))
     }
 
-    /// Asks mutating policies; says whether the request is still good.
+    /// Calls mutating policies; false if one denied the request.
     async fn mutate(&self, table: &Table, review: &mut Review, merged: &mut Merged) -> bool {
         for target in table.0.iter().filter(|target| target.policy.mutating) {
             let answer = self.ask(target, review).await;
@@ -161,7 +161,7 @@ impl<S: Surroundings> Dispatcher<S> {
         true
     }
 
-    /// Asks validating policies, all at once; the first denial by name decides.
+    /// Calls validating policies in parallel; the first denial by name decides.
     async fn validate(&self, table: &Table, review: &Review, merged: &mut Merged) {
         let validating = || table.0.iter().filter(|target| !target.policy.mutating);
         let answers = join_all(validating().map(|target| self.ask(target, review))).await;
@@ -182,9 +182,9 @@ impl<S: Surroundings> Dispatcher<S> {
         verdict.map_or_else(|why| failed(target, why), Answer::Given)
     }
 
-    /// Asks one replica after the other until one answers.
+    /// Calls one replica after the other until one answers.
     async fn call(&self, target: &Target, review: &Review) -> Result<Bytes, String> {
-        let endpoints = self.surroundings.endpoints(&target.policy.server);
+        let endpoints = self.environment.endpoints(&target.policy.server);
         if endpoints.is_empty() {
             return Err(format!(
                 "no evaluator of PolicyServer {} is there",
@@ -218,13 +218,13 @@ impl<S: Surroundings> Dispatcher<S> {
     }
 
     fn labels(&self, request: &Request) -> BTreeMap<String, String> {
-        let mut labels = self.surroundings.namespace_labels(&request.namespace);
+        let mut labels = self.environment.namespace_labels(&request.namespace);
         labels.insert(matching::NAME_LABEL.to_owned(), request.namespace.clone());
         labels
     }
 }
 
-/// What `failurePolicy` makes of a policy that could not be asked.
+/// Applies `failurePolicy` to a policy that could not be called.
 fn failed(target: &Target, why: String) -> Answer {
     warn!(policy = %target.policy.key, error = %why, failure_policy = ?target.policy.failure_policy, "failed to ask a policy");
     match target.policy.failure_policy {

@@ -1,6 +1,4 @@
-//! Policy modules: pull, verify, store, vet, compile ahead of time.
+//! Policy modules: store, vet, compile ahead of time. `assent-oci` pulls and verifies them.
 
-pub mod pull;
 pub mod store;
-pub mod verify;
 pub mod vet;

@@ -23,9 +23,8 @@ use prometheus_client::registry::Registry;
 
 use self::{cache::Cache, disk::Disk};
 
-/// The largest module that is stored: generous beside real policies (2 to 20 MiB)
-/// and small enough to be held in memory while it is hashed.
-pub const MAX_MODULE_BYTES: usize = 64 << 20;
+/// The largest module that is stored: the largest that is pulled.
+pub const MAX_MODULE_BYTES: usize = assent_oci::MAX_MODULE_BYTES;
 
 /// The largest compiled artefact: native code is about five times the portable size.
 pub const MAX_ARTEFACT_BYTES: usize = 5 * MAX_MODULE_BYTES;
@@ -52,7 +51,7 @@ pub struct ArtefactStat {
     pub size: u64,
 }
 
-/// What garbage collection must not touch.
+/// What garbage collection must keep.
 #[derive(Clone, Debug, Default)]
 pub struct Keep {
     /// Modules in use. Neither they nor their artefacts are ever removed.
@@ -72,41 +71,41 @@ pub struct Collected {
     pub bytes: u64,
 }
 
-/// Why the store could not do what was asked.
+/// Why an operation of the store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file system refused.
+    /// An error of the file system.
     #[error("failed to {action} {}: {source}; {}", path.display(), advice(source))]
     Io {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// On which path.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
-    /// Larger than the store takes.
-    #[error("failed to store {what}: {size} bytes are more than the limit of {limit}")]
+    /// The blob is larger than the limit.
+    #[error("failed to store {what}: its {size} bytes exceed the limit of {limit}")]
     TooLarge {
         /// "module" or "artefact".
         what: &'static str,
         /// Its size.
         size: usize,
-        /// The most that is taken.
+        /// The limit.
         limit: usize,
     },
-    /// The bytes are not those of the digest they came with.
+    /// The bytes do not match their digest.
     #[error("failed to store {expected}: the bytes have the digest {actual}; fetch them again")]
     Mismatch {
-        /// The digest that was promised.
+        /// The expected digest.
         expected: Digest,
         /// The digest of the bytes.
         actual: Digest,
     },
-    /// A read that starts beyond the end.
+    /// The offset is beyond the end.
     #[error("failed to read at offset {offset}: there are only {size} bytes")]
     OutOfRange {
-        /// Where the read was to start.
+        /// The offset.
         offset: u64,
         /// The size of the blob.
         size: u64,
@@ -124,8 +123,8 @@ pub(crate) enum Key {
 // === impl Store ===
 
 impl Store {
-    /// Opens the store below `dir`, making its directories and clearing what an
-    /// interrupted write left. Blocking: call it at start. A directory has one owner.
+    /// Opens the store below `dir`, creates its directories and removes the remains of
+    /// interrupted writes. Blocking: call it at start. A directory has one owner.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         Self::with_cache(dir, CACHE_BYTES)
     }
@@ -140,7 +139,7 @@ impl Store {
         })
     }
 
-    /// Enters what the store counts into `registry`, whose prefix is the caller's.
+    /// Registers the store's metrics; the prefix is the caller's.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "modules_damaged",
@@ -179,8 +178,8 @@ impl Store {
         .await
     }
 
-    /// A module's bytes, verified and shared with every other reader. `None` where
-    /// there is none, or where what was there is not what its name says.
+    /// A module's bytes, verified and shared with every other reader. `None` if it is missing
+    /// or damaged.
     pub async fn get(&self, digest: Digest) -> Result<Option<Bytes>, Error> {
         self.load(Key::Module(digest)).await
     }
@@ -243,7 +242,7 @@ impl Store {
             .await
     }
 
-    /// Removes what nothing keeps, and temporary files of interrupted writes.
+    /// Removes blobs that are not kept, and temporary files of interrupted writes.
     pub async fn collect(&self, keep: Keep) -> Result<Collected, Error> {
         let (collected, removed) = self.blocking(move |disk| disk.collect(&keep)).await?;
         let mut cache = self.cache();
@@ -316,11 +315,11 @@ fn within(what: &'static str, size: usize, limit: usize) -> Result<(), Error> {
 fn advice(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-            "make room on that volume or give it a larger one"
+            "free space on that volume or enlarge it"
         }
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "let this process read and write that directory"
+            "allow this process to read and write that directory"
         }
-        _ => "check the volume that the state directory is on",
+        _ => "check the volume of the state directory",
     }
 }

@@ -1,8 +1,8 @@
-//! Trying a module out in a process of its own, before anything else loads it.
+//! Tries a module out in a process of its own, before anything else loads it.
 //!
-//! A module may loop, hoard memory or bring down whoever compiles it. So it is
-//! compiled, linked and asked about its settings in a child without environment, with
-//! limits on memory and time; when the child dies, only that module is refused.
+//! A module may loop, exhaust memory or crash the process that compiles it. Therefore it
+//! is compiled, linked and asked about its settings in a child process without environment,
+//! with limits on memory and processor time; if the child dies, only that module is refused.
 
 mod child;
 mod frame;
@@ -11,6 +11,7 @@ mod report;
 
 use std::{
     io,
+    os::unix::process::ExitStatusExt as _,
     path::PathBuf,
     process::{ExitStatus, Stdio},
     sync::Arc,
@@ -18,6 +19,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use rustix::process::Signal;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::{Child, Command},
@@ -26,7 +28,7 @@ use tokio::{
 
 pub use self::{
     child::child_main,
-    report::{Accepted, Artefact, Facts, Refused, Stage, VetLimits, VetReport, VetRequest},
+    report::{Artefact, Compiled, Facts, Refused, Stage, VetLimits, VetReport, VetRequest},
 };
 use self::{
     frame::{Frames, Order},
@@ -34,8 +36,14 @@ use self::{
 };
 use crate::store::MAX_ARTEFACT_BYTES;
 
-/// The contract's time for compiling, kept for everything but the guest's own calls.
-const COMPILE: Duration = Duration::from_secs(30);
+/// Processor time for everything but the guest's own calls. A module of 27 MiB takes about
+/// 25 s on all cores together; this is enough for the largest one on a machine of a third
+/// of that speed.
+const CPU_TIME: Duration = Duration::from_secs(180);
+
+/// Ends a child that hangs without using the processor. Long, because how fast the clock on
+/// the wall goes compared to processor time depends on everything else on the machine.
+const DEADLINE: Duration = Duration::from_secs(20 * 60);
 
 /// Compiling takes many times a module's size, and allocators reserve up to 1 GiB
 /// ahead; a module that needs more would take the control plane's pod down.
@@ -44,10 +52,10 @@ const MEMORY_BYTES: u64 = 2 << 30;
 /// The guest is called twice: for its settings, and for the self-test.
 const GUEST_CALLS: u32 = 2;
 
-/// What a dying child says: a panic message fits.
-const LAST_WORDS: u64 = 4 << 10;
+/// How much of a child's standard error is kept: a panic message fits.
+const MAX_STDERR_BYTES: u64 = 4 << 10;
 
-/// Runs vetting children, few at a time.
+/// Runs vetting children, a few at a time.
 #[derive(Clone, Debug)]
 pub struct Vetter {
     exe: PathBuf,
@@ -56,46 +64,48 @@ pub struct Vetter {
     turns: Arc<Semaphore>,
 }
 
-/// What vetting may take.
+/// The resources that vetting one module may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// For everything but the guest's own calls, which have their own deadline.
+    /// Processor time (`RLIMIT_CPU`) for everything but the guest's own calls, which have
+    /// their own deadline.
+    pub cpu_time: Duration,
+    /// Wall-clock time, likewise.
     pub deadline: Duration,
     /// Memory of the child (`RLIMIT_DATA`).
     pub memory_bytes: u64,
-    /// Children at once. Compiling takes every core it gets, and the cores are also
-    /// there to serve.
+    /// Concurrent children. Compiling uses every core it gets, and serving needs them too.
     pub concurrency: usize,
 }
 
-/// Why vetting could not be done. It says nothing about the module: try again.
+/// Why vetting failed for a reason other than the module. A retry may succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The program is not there, or the system has no room for a process.
+    /// The program is missing, or the system can not start a process.
     #[error("failed to start {} to vet a module: {source}", exe.display())]
     Start {
         /// The program.
         exe: PathBuf,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
-    /// The child can't be watched.
+    /// Waiting for the child failed.
     #[error("failed to wait for the process that vets a module: {0}")]
     Wait(io::Error),
-    /// The child could not do its work, through no fault of the module.
+    /// The child failed for a reason other than the module.
     #[error("failed to vet a module: {0}")]
     Child(String),
-    /// The program is not the one that was expected.
+    /// The program is not a vetting child of this version.
     #[error("failed to read the report of {}: {why}; is it of the same version?", exe.display())]
     Report {
         /// The program.
         exe: PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
 }
 
-/// What a child left behind.
+/// The exit status and output of a child.
 struct Ended {
     status: ExitStatus,
     out: Vec<u8>,
@@ -115,7 +125,7 @@ impl Vetter {
         }
     }
 
-    /// Other bounds than the default ones.
+    /// Replaces the default bounds.
     #[must_use]
     pub fn with_bounds(self, bounds: Bounds) -> Self {
         Self {
@@ -125,25 +135,54 @@ impl Vetter {
         }
     }
 
-    /// Tries `module` out, once it is its turn. Dropping the future ends the child.
+    /// How many children run at once.
+    pub fn concurrency(&self) -> usize {
+        self.bounds.concurrency.max(1)
+    }
+
+    /// Compiles `module` and tries it out, once a child may run. Dropping the future ends
+    /// the child.
     pub async fn vet(&self, module: Bytes, request: &VetRequest) -> Result<VetReport, Error> {
+        self.run(module, false, request).await
+    }
+
+    /// Like [`Vetter::vet`], with the artefact of an earlier vetting of the module instead of
+    /// the module: nothing is compiled, and the report has no artefact. An artefact that
+    /// does not load is an error, because that is not the module's fault.
+    pub async fn vet_compiled(
+        &self,
+        artefact: Bytes,
+        request: &VetRequest,
+    ) -> Result<VetReport, Error> {
+        self.run(artefact, true, request).await
+    }
+
+    async fn run(
+        &self,
+        code: Bytes,
+        compiled: bool,
+        request: &VetRequest,
+    ) -> Result<VetReport, Error> {
         let _turn = self
             .turns
             .acquire()
             .await
             .expect("the semaphore must never be closed");
-        let deadline = self.bounds.deadline + GUEST_CALLS * request.limits.timeout();
+        let guest = GUEST_CALLS * request.limits.timeout();
+        let cpu_time = self.bounds.cpu_time + guest;
+        let deadline = self.bounds.deadline + guest;
         let input = frame::order(&Order {
-            limits: ProcessLimits::new(self.bounds.memory_bytes, deadline),
+            limits: ProcessLimits::new(self.bounds.memory_bytes, cpu_time),
+            compiled,
             request: request.clone(),
         });
         let mut child = self.start()?;
-        match tokio::time::timeout(deadline, talk(&mut child, &input, &module)).await {
-            Ok(ended) => self.read(ended.map_err(Error::Wait)?),
+        match tokio::time::timeout(deadline, talk(&mut child, &input, &code)).await {
+            Ok(ended) => self.read(ended.map_err(Error::Wait)?, cpu_time),
             Err(_) => {
                 child.kill().await.map_err(Error::Wait)?;
                 let seconds = deadline.as_secs_f32();
-                Ok(crashed(format!("it was not done after {seconds} s")))
+                Ok(timed_out(format!("it was not done after {seconds} s")))
             }
         }
     }
@@ -164,13 +203,19 @@ impl Vetter {
             })
     }
 
-    fn read(&self, ended: Ended) -> Result<VetReport, Error> {
-        let words = String::from_utf8_lossy(&ended.err);
+    fn read(&self, ended: Ended, cpu_time: Duration) -> Result<VetReport, Error> {
+        let stderr = String::from_utf8_lossy(&ended.err);
         if ended.status.code() == Some(child::UNABLE.into()) {
-            return Err(Error::Child(words.trim().to_owned()));
+            return Err(Error::Child(stderr.trim().to_owned()));
+        }
+        if ended.status.signal() == Some(Signal::XCPU.as_raw()) {
+            let seconds = cpu_time.as_secs_f32();
+            return Ok(timed_out(format!(
+                "it used more than {seconds} s of processor time"
+            )));
         }
         if !ended.status.success() {
-            tracing::warn!(status = %ended.status, %words, "a process that vetted a module ended badly");
+            tracing::warn!(status = %ended.status, %stderr, "a process that vets a module crashed");
             return Ok(crashed(format!("the process ended with {}", ended.status)));
         }
         Frames::read(ended.out.into()).map_err(|why| Error::Report {
@@ -185,28 +230,33 @@ impl Vetter {
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            deadline: COMPILE,
+            cpu_time: CPU_TIME,
+            deadline: DEADLINE,
             memory_bytes: MEMORY_BYTES,
             concurrency: 1,
         }
     }
 }
 
-/// Gives the child its work and takes what it says, all at once: each of the pipes
-/// may fill while another is waited for.
+/// Writes the input of the child and reads its output at the same time: each of the pipes
+/// may fill up while another one is waited for.
 async fn talk(child: &mut Child, order: &[u8], module: &[u8]) -> io::Result<Ended> {
     let stdin = child.stdin.take();
     let stdout = child.stdout.take();
     let stderr = child.stderr.take();
     let write = async {
         if let Some(mut stdin) = stdin {
-            // A child that does not read to the end says why in its report, or dies.
+            // A child that does not read to the end reports why, or dies.
             let _ = stdin.write_all(order).await;
             let _ = stdin.write_all(module).await;
         }
     };
     let most = (MAX_ARTEFACT_BYTES + frame::OVERHEAD) as u64;
-    let ((), out, err) = tokio::join!(write, gather(stdout, most), gather(stderr, LAST_WORDS));
+    let ((), out, err) = tokio::join!(
+        write,
+        gather(stdout, most),
+        gather(stderr, MAX_STDERR_BYTES)
+    );
     Ok(Ended {
         status: child.wait().await?,
         out: out?,
@@ -214,7 +264,7 @@ async fn talk(child: &mut Child, order: &[u8], module: &[u8]) -> io::Result<Ende
     })
 }
 
-/// The first `most` bytes; what follows is read, so that the child goes on, and dropped.
+/// The first `most` bytes. The rest is read, so that the child is not blocked, and dropped.
 async fn gather(pipe: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(mut pipe) = pipe {
@@ -225,8 +275,16 @@ async fn gather(pipe: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<V
 }
 
 fn crashed(why: String) -> VetReport {
-    VetReport::Refused(Refused {
-        stage: Stage::Crashed,
-        message: format!("crashed while being vetted: {why}"),
-    })
+    refused(Stage::Crashed, format!("crashed while being vetted: {why}"))
+}
+
+fn timed_out(why: String) -> VetReport {
+    refused(Stage::TimedOut, format!("took too long to vet: {why}"))
+}
+
+fn refused(stage: Stage, message: String) -> VetReport {
+    VetReport::Refused {
+        refused: Refused { stage, message },
+        compiled: None,
+    }
 }

@@ -109,20 +109,21 @@ pub struct ClusterArgs {
         value_delimiter = ','
     )]
     pub service_accounts: Vec<String>,
-    /// Secret with a certificate authority that cert-manager keeps; we keep our own where it
-    /// is absent
+    /// Secret with a certificate authority that cert-manager manages; without it the control
+    /// plane manages its own
     #[arg(long, env = "ASSENT_CA_SECRET", value_name = "SECRET")]
     pub ca_secret: Option<String>,
-    /// Evaluators beside pods of others as plain containers: kubelets do not know native sidecars
+    /// Inject evaluators as plain containers, for kubelets without native sidecars
     #[arg(long, env = "ASSENT_PLAIN_SIDECARS")]
     pub plain_sidecars: bool,
-    /// Seconds for which what is retired or deleted still answers; as the design says where absent
+    /// Seconds for which a retired or deleted revision is still served; by default at least 60, and
+    /// 10 after a deletion
     #[arg(long, env = "ASSENT_DRAIN_SECONDS", value_name = "SECONDS", value_parser = seconds)]
     pub drain_seconds: Option<Duration>,
-    /// Seconds for which a replica that left still counts
+    /// Seconds for which a replica counts after it disconnected
     #[arg(long, env = "ASSENT_REPLICA_GRACE", value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub replica_grace: Duration,
-    /// Seconds after which others take over from a leader that is silent
+    /// Seconds after which another replica takes over from a leader that does not renew its Lease
     #[arg(long, env = "ASSENT_LEASE_SECONDS", value_name = "SECONDS", default_value = "15", value_parser = seconds)]
     pub lease_seconds: Duration,
     /// Seconds for which our own webhooks are still answered once we are told to end: API servers

@@ -1,4 +1,4 @@
-//! Modules that nothing names are removed from the store.
+//! Modules that no revision names are removed from the store.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -8,22 +8,22 @@ use tokio::time::{Interval, interval_at};
 use tracing::error;
 
 /// How often that is done.
-const EVERY: Duration = Duration::from_secs(600);
+pub(super) const INTERVAL: Duration = Duration::from_secs(600);
 
-/// When it is to be done.
+/// When it is due.
 pub(super) fn ticks() -> Interval {
-    interval_at(tokio::time::Instant::now() + EVERY, EVERY)
+    interval_at(tokio::time::Instant::now() + INTERVAL, INTERVAL)
 }
 
-/// Removes all but those that stored revisions name.
-pub(super) async fn unnamed(store: &Store, named: HashSet<Digest>) {
+/// Removes all modules except those that stored revisions name.
+pub(super) async fn remove_unnamed(store: &Store, named: HashSet<Digest>) {
     let keep = Keep {
         modules: named,
         // A module is stored before its vetting ends and a revision names it.
-        younger_than: EVERY,
+        younger_than: INTERVAL,
         ..Keep::default()
     };
     if let Err(error) = store.collect(keep).await {
-        error!("failed to remove modules that nothing names: {error}");
+        error!("failed to remove modules that no revision names: {error}");
     }
 }

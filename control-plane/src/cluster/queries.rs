@@ -1,74 +1,91 @@
-//! Answers questions about a leader's state.
+//! Answers to questions about the leader's state.
 
 use assent_api::API_VERSION;
+use assent_controller::objects;
 use assent_core::PolicyKey;
-use assent_grpc::rollout::RevisionRow;
+use assent_grpc::rollout::{self, RevisionRow};
 use serde_json::json;
 
-use super::machine::Machine;
+use super::leader::LeaderLoop;
 use crate::{
     control::Query,
-    services::client_status,
+    runner::client_status,
     view::{PolicyObject, kind},
 };
 
-/// Answers. Whoever asked and left is not told.
-pub(super) fn answer(machine: &mut Machine, query: Query) {
-    match query {
-        Query::Objects(answer) => {
-            let _ = answer.send(objects(machine));
+impl LeaderLoop<'_> {
+    /// Answers a query; true if a decision follows from it. A caller that has left needs no
+    /// answer.
+    pub(super) fn answer(&mut self, query: Query) -> bool {
+        let now = self.runner.now();
+        match query {
+            Query::Objects(answer) => {
+                let policies = self.controller.objects().policies();
+                let _ = answer.send(policies.map(policy_object).collect());
+            }
+            Query::Measure(answer) => {
+                self.measure();
+                let _ = answer.send(());
+            }
+            Query::ClientStatus(query, answer) => {
+                let page = client_status(&mut self.controller, now, &query, Vec::new());
+                let _ = answer.send(page);
+            }
+            Query::Revisions(key, answer) => {
+                let _ = answer.send(self.revisions(&key));
+            }
+            Query::Undo(_, _, answer) if !self.controller.is_restored() => {
+                let why = "the leader has not read all objects yet; try again".to_owned();
+                let _ = answer.send(Err(rollout::Error::Unavailable(why)));
+            }
+            Query::Undo(key, to, answer) => {
+                let ticket = self.runner.ticket(answer);
+                self.controller
+                    .request_rollback(now, &key, to, Some(ticket));
+                return true;
+            }
         }
-        Query::Measure(answer) => {
-            machine.drive.measure();
-            let _ = answer.send(());
-        }
-        Query::ClientStatus(query, answer) => {
-            let page = client_status(&mut machine.drive, &query, Vec::new());
-            let _ = answer.send(page);
-        }
-        Query::Revisions(key, answer) => {
-            let _ = answer.send(revisions(machine, &key));
-        }
-        Query::Undo(key, to, answer) => machine.undo(&key, to, Some(answer)),
+        false
+    }
+
+    /// Revisions of a policy, newest first; `None` if there is no such policy.
+    fn revisions(&self, key: &PolicyKey) -> Option<Vec<RevisionRow>> {
+        let objects = self.controller.objects();
+        let policy = objects.policy(key)?;
+        let known = objects.revisions(key, &policy.meta.uid);
+        let mut rows: Vec<RevisionRow> = known.filter_map(revision_row).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.generation));
+        Some(rows)
     }
 }
 
-/// Policies with their statuses as stored.
-fn objects(machine: &Machine) -> Vec<PolicyObject> {
-    let policies = machine.index.policies();
-    let object = |entry: &assent_k8s::index::PolicyEntry| PolicyObject {
+/// A policy with its status as stored.
+fn policy_object(object: &objects::PolicyObject) -> PolicyObject {
+    PolicyObject {
         api_version: API_VERSION,
-        kind: kind(&entry.key),
+        kind: kind(&object.key),
         metadata: json!({
-            "name": entry.meta.name,
-            "namespace": entry.key.namespace(),
-            "uid": entry.meta.uid,
-            "generation": entry.meta.generation,
+            "name": object.meta.name,
+            "namespace": object.key.namespace(),
+            "uid": object.meta.uid,
+            "generation": object.meta.generation,
         }),
         spec: serde_json::Value::Null,
-        status: serde_json::from_value(entry.status.clone()).unwrap_or_default(),
-    };
-    policies.map(object).collect()
+        status: object.status.clone().unwrap_or_default(),
+    }
 }
 
-/// Revisions of a policy, newest first; none where there is no such policy.
-fn revisions(machine: &Machine, key: &PolicyKey) -> Option<Vec<RevisionRow>> {
-    let entry = machine.index.policy(key)?;
-    let known = machine.index.revisions(key, &entry.meta.uid);
-    let mut rows: Vec<RevisionRow> = known
-        .filter_map(|found| {
-            let spec = &found.object.as_ref()?.spec;
-            Some(RevisionRow {
-                name: found.short().unwrap_or(&found.meta.name).to_owned(),
-                generation: spec.generation,
-                phase: format!("{:?}", found.phase),
-                module: spec.module_url.clone(),
-                module_digest: spec.module_digest.clone(),
-                content_digest: spec.content_digest.clone(),
-                created_at: found.meta.created.map(Into::into),
-            })
-        })
-        .collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.generation));
-    Some(rows)
+fn revision_row(object: &objects::RevisionObject) -> Option<RevisionRow> {
+    let spec = object.spec.as_ref()?;
+    let policy = object.policy.as_ref().ok();
+    let name = policy.map_or(object.meta.name.as_str(), |p| p.revision.short());
+    Some(RevisionRow {
+        name: name.to_owned(),
+        generation: spec.generation,
+        phase: format!("{:?}", object.phase),
+        module: spec.module_url.clone(),
+        module_digest: spec.module_digest.clone(),
+        content_digest: spec.content_digest.clone(),
+        created_at: object.meta.created.map(Into::into),
+    })
 }

@@ -9,15 +9,17 @@ use std::{
 use anyhow::Context as _;
 use assent_grpc::{ControlPlane, Hub, Serving, Tls, hub, serve};
 use assent_k8s::{
-    admission,
-    certificates::{Authority, Keeper, Lives, Mode, ServingLeaf, keep_serving},
-    identity::{Live, TokenChecker},
+    Client,
+    admission::{self, AdmissionCache},
+    certificates::{Authority, CaManager, Lives, Mode, ServingLeaf, keep_serving},
+    connect,
+    identity::{Live, TokenChecker, Watched},
     lease::Elector,
+    own_objects::OwnObjects,
     preflight,
-    webhook::Site,
+    webhook::WebhookDefaults,
 };
 use assent_modules::{store::Store, vet::Vetter};
-use kube::{Client, ResourceExt as _};
 use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
@@ -29,15 +31,13 @@ use tracing::{info, warn};
 
 use super::{
     args::ClusterArgs,
-    chores::Chores,
     http::{self, Readiness, Web},
-    known::Known,
-    site::{
-        DISCOVERY_SERVICE, advertised, client, excluded, identity, own_namespace, own_reach,
-        service_accounts, timing, workload_options,
+    leader::LeaderContext,
+    leadership::Leadership,
+    settings::{
+        DISCOVERY_SERVICE, advertised, client, excluded, identity, own_endpoint, service_accounts,
+        timing, workload_options,
     },
-    term::Office,
-    terms::Terms,
     tls,
     trust::{ClusterSigner, Tokens},
 };
@@ -47,8 +47,8 @@ use crate::{
     services::{Blobs, Sources},
 };
 
-/// Notices that may wait for the event loop; a stream whose notice finds no room waits.
-const NOTICES: usize = 4_096;
+/// Stream events that may wait for the leader's loop; streams pause while the channel is full.
+const MAX_STREAM_EVENTS: usize = 4_096;
 
 /// A control plane that is running.
 pub(crate) struct Running {
@@ -66,7 +66,7 @@ pub(crate) struct Running {
 pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<Running> {
     let client = client(&args).await?;
     preflight::run(&client, &args.namespace).await?;
-    let namespace = own_namespace(&client, &args.namespace).await?;
+    let namespace_uid = connect::namespace_uid(&client, &args.namespace).await?;
     let shutdown = CancellationToken::new();
     let resign = CancellationToken::new();
     let mut tasks = JoinSet::new();
@@ -88,16 +88,16 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
         },
         None => Mode::SelfManaged,
     };
-    let keeper = Keeper::open(client.clone(), &args.namespace, mode, Lives::default()).await?;
-    let authority = keeper.authority();
-    spawn(&mut tasks, keeper.run(role.clone(), shutdown.clone()));
+    let ca = CaManager::open(client.clone(), &args.namespace, mode, Lives::default()).await?;
+    let authority = ca.authority();
+    spawn(&mut tasks, ca.run(role.clone(), shutdown.clone()));
     let leaf = serving(&mut tasks, &args, &authority, &shutdown)?;
 
-    let (notices, notices_rx) = mpsc::channel(NOTICES);
+    let (streams, streams_rx) = mpsc::channel(MAX_STREAM_EVENTS);
     let (queries, queries_rx) = mpsc::channel(256);
     let changes = watch::Sender::new(0);
     let control = Control::new(queries, changes.subscribe());
-    let hub = Hub::new(hub::Config::default(), ControlPlane::default(), notices);
+    let hub = Hub::new(hub::Config::default(), ControlPlane::default(), streams);
     hub.set_serving(Serving::Standby { leader: None });
     let metrics = Metrics::default();
     let registry = Arc::new(registry(&hub, &metrics, &store));
@@ -105,6 +105,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
     let tls = follow_leaf(&mut tasks, &leaf, &shutdown)?;
     let expiry = tell_expiry(leaf.clone(), authority.clone(), metrics.clone());
     spawn(&mut tasks, unless(shutdown.clone(), expiry));
+    let cache = AdmissionCache::new();
     spawn_discovery(
         &mut tasks,
         Discovery {
@@ -114,6 +115,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
             control: control.clone(),
             store: store.clone(),
             client: client.clone(),
+            cache: cache.clone(),
             authority: authority.clone(),
         },
         &args,
@@ -121,8 +123,12 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
     );
     let (readiness, ready) = watch::channel(Readiness::default());
     let workload = workload_options(&args, &address);
-    let known = Known::new(readiness.clone());
-    let follow = known.clone().follow(client.clone(), workload.clone());
+    let listed = readiness.clone();
+    let follow = cache
+        .clone()
+        .follow(client.clone(), workload.clone(), move || {
+            listed.send_if_modified(|ready| !std::mem::replace(&mut ready.listed, true));
+        });
     spawn(&mut tasks, unless(shutdown.clone(), follow));
     let router = admission::router(
         admission::Options {
@@ -130,7 +136,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
             excluded_namespaces: excluded(&args),
             native_sidecars: !args.plain_sidecars,
         },
-        Arc::new(known.clone()),
+        Arc::new(cache.clone()),
     );
     spawn(
         &mut tasks,
@@ -146,47 +152,47 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
     tasks.spawn(async move { Ok(http::serve(http, web, stop).await?) });
 
     let service_accounts = service_accounts(&client, &args).await?;
-    let site = Site {
+    let defaults = WebhookDefaults {
         namespace: args.namespace.clone(),
-        namespace_uid: namespace.uid().unwrap_or_default(),
+        namespace_uid,
         ca_bundle: authority.borrow().bundle_pem().as_bytes().to_vec(),
         excluded_namespaces: args.excluded_namespaces.clone(),
         service_accounts,
     };
-    let chores = Chores {
+    let own_objects = OwnObjects {
         client: client.clone(),
-        site: site.clone(),
-        reach: own_reach(&args),
+        defaults: defaults.clone(),
+        endpoint: own_endpoint(&args),
         authority: authority.clone(),
-        known,
+        cache,
         default_server: args.default_policy_server.clone(),
-        asked: watch::Sender::new(false),
+        webhooks_written: watch::Sender::new(false),
     };
-    let office = Office {
+    let context = LeaderContext {
         client,
+        namespace: args.namespace.clone(),
         identity,
         hub: hub.clone(),
         metrics: metrics.clone(),
         store,
         vetter,
         standing,
-        grace: args.replica_grace,
         changes,
         ca_bundle: bundles(&mut tasks, authority, &shutdown),
-        notices: notices_rx,
+        streams: streams_rx,
         queries: queries_rx,
         synced: watch::Sender::new(false),
     };
-    let terms = Terms {
-        office,
-        chores,
+    let leadership = Leadership {
+        context,
+        own_objects,
         role,
         readiness,
         args: args.clone(),
-        site,
+        defaults,
         workload,
     };
-    leading.spawn(terms.run(resign.clone()));
+    leading.spawn(leadership.run(resign.clone()));
     spawn(&mut leading, elector.run(resign.clone()));
     info!(namespace = %args.namespace, %address, "running");
     Ok(Running {
@@ -248,6 +254,7 @@ struct Discovery {
     control: Control,
     store: Store,
     client: Client,
+    cache: AdmissionCache,
     authority: watch::Receiver<Arc<Authority>>,
 }
 
@@ -264,9 +271,11 @@ fn spawn_discovery(
         control,
         store,
         client,
+        cache,
         authority,
     } = discovery;
-    let lookup = Arc::new(Live::new(client.clone(), &args.namespace));
+    let live = Live::new(client.clone(), &args.namespace);
+    let lookup = Arc::new(Watched::new(live, cache));
     let tokens = TokenChecker::new(client, &args.namespace, lookup);
     let extra_names = match args.webhook_base_url {
         Some(_) => vec!["localhost".to_owned()],

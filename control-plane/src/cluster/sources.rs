@@ -1,16 +1,37 @@
-//! What a PolicyServer declares about registries: pull secrets and certificates out of the
-//! control plane's namespace.
+//! The registries that a PolicyServer declares, with the credentials and certificates that it
+//! refers to.
+
+use std::sync::Arc;
 
 use assent_api::ParsedServer;
-use assent_modules::pull::{Auth, Sources};
+use assent_k8s::{
+    Client,
+    sources::{self, SourceReader},
+};
+use assent_oci::{AddressPolicy, Auth, Sources};
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::{Api, Client};
 
 use crate::{
+    runner::ModuleAccess,
     servers,
-    vetting::{Failed, ReadSources},
+    vetting::{DeclaredSources, Failed, ReadSources},
 };
+
+/// Modules come from public addresses, and from what PolicyServers declare.
+const ADDRESSES: AddressPolicy = AddressPolicy::PUBLIC;
+
+/// How a cluster fetches modules.
+pub(super) fn module_access(client: &Client, namespace: &str) -> ModuleAccess {
+    let (client, namespace) = (client.clone(), namespace.to_owned());
+    ModuleAccess {
+        files: None,
+        addresses: ADDRESSES,
+        sources: Arc::new(move |server| {
+            let sources = SecretSources::new(&client, &namespace, References::of(server));
+            DeclaredSources::Elsewhere(Arc::new(sources))
+        }),
+    }
+}
 
 /// What a server declares, with the names of what must be read.
 #[derive(Clone, Debug, Default)]
@@ -21,10 +42,9 @@ pub(super) struct References {
     certificates: Vec<(String, String, String)>,
 }
 
-/// Sources whose secrets are read when they are needed: nothing secret is kept.
+/// Sources whose secrets are read when they are needed: none is kept.
 pub(super) struct SecretSources {
-    client: Client,
-    namespace: String,
+    reader: SourceReader,
     references: References,
 }
 
@@ -56,62 +76,25 @@ impl References {
 impl SecretSources {
     pub(super) fn new(client: &Client, namespace: &str, references: References) -> Self {
         Self {
-            client: client.clone(),
-            namespace: namespace.to_owned(),
+            reader: SourceReader::new(client.clone(), namespace),
             references,
         }
-    }
-
-    async fn certificate(&self, name: &str, key: &str) -> Result<Vec<u8>, Failed> {
-        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
-        let missing = |what: &str| {
-            Failed::later(format!(
-                "the policy server's source certificate: {what} in namespace {}",
-                self.namespace
-            ))
-        };
-        let found = api
-            .get_opt(name)
-            .await
-            .map_err(|e| missing(&e.to_string()))?;
-        let found = found.ok_or_else(|| missing(&format!("there is no ConfigMap {name}")))?;
-        let value = found.data.unwrap_or_default().remove(key);
-        let value = value.ok_or_else(|| missing(&format!("ConfigMap {name} has no key {key}")))?;
-        Ok(value.into_bytes())
-    }
-
-    async fn auth(&self, name: &str) -> Result<Auth, Failed> {
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let wrong = |what: String| {
-            Failed::later(format!(
-                "the policy server's imagePullSecret {name} in namespace {}: {what}",
-                self.namespace
-            ))
-        };
-        let found = api.get_opt(name).await.map_err(|e| wrong(e.to_string()))?;
-        let found = found.ok_or_else(|| wrong("there is no such Secret".into()))?;
-        let data = found.data.unwrap_or_default();
-        let config = data.get(".dockerconfigjson").or(data.get(".dockercfg"));
-        let config = config.ok_or_else(|| {
-            wrong(
-                "it has no .dockerconfigjson; make it by `kubectl create secret docker-registry`"
-                    .into(),
-            )
-        })?;
-        Auth::from_docker_config(&config.0).map_err(|e| wrong(e.to_string()))
     }
 }
 
 #[async_trait]
 impl ReadSources for SecretSources {
     async fn read(&self) -> Result<Sources, Failed> {
+        // The object may be created or corrected later.
+        let failed = |error: sources::Error| Failed::later(error.to_string());
         let mut sources = self.references.declared.clone();
         for (host, name, key) in &self.references.certificates {
-            let certificate = self.certificate(name, key).await?;
+            let certificate = self.reader.certificate(name, key).await.map_err(failed)?;
             sources.certificates.insert(host.clone(), certificate);
         }
         if let Some(name) = &self.references.pull_secret {
-            sources.auth = self.auth(name).await?;
+            let auth = self.reader.pull_secret(name, Auth::from_docker_config);
+            sources.auth = auth.await.map_err(failed)?;
         }
         Ok(sources)
     }

@@ -1,4 +1,4 @@
-//! HTTPS for our own webhooks, with a certificate that changes under way.
+//! HTTPS for the control plane's own webhooks, with a certificate that is renewed while it runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,10 +18,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-/// An API server that does not finish its handshake in this time is gone.
+/// An API server that does not finish its handshake in this time has vanished.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How long answers that are under way may take at the end.
+/// How long pending responses may take after the shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Serves until `shutdown`.
@@ -49,14 +49,14 @@ pub(super) async fn serve(
             Ok(()) = leaf.changed() => {
                 match config(&leaf.borrow_and_update()) {
                     Ok(config) => acceptor = TlsAcceptor::from(config),
-                    Err(why) => warn!("keeping the certificate that we have: {why}"),
+                    Err(why) => warn!("failed to use the renewed certificate; keeping the current one: {why}"),
                 }
                 continue;
             }
             accepted = listener.accept() => match accepted {
                 Ok((socket, _)) => socket,
                 Err(why) => {
-                    // Out of descriptors, say: others end and give theirs back.
+                    // File descriptors may be exhausted: other connections end and free theirs.
                     debug!("failed to accept a connection: {why}");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
@@ -68,7 +68,7 @@ pub(super) async fn serve(
         tokio::spawn(async move {
             let handshake = tokio::time::timeout(HANDSHAKE, acceptor.accept(socket)).await;
             let Ok(Ok(stream)) = handshake else {
-                return debug!("a TLS handshake came to nothing");
+                return debug!("a TLS handshake failed");
             };
             let service = TowerToHyperService::new(router);
             let connection = builder.serve_connection(TokioIo::new(stream), service);

@@ -1,4 +1,4 @@
-//! Joins identity and certificates of the cluster with the discovery services.
+//! Connects the cluster's identities and certificates with the discovery services.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -8,21 +8,21 @@ use assent_grpc::{
     certificate::{self, Signed, Signer, Subject},
 };
 use assent_k8s::{
-    certificates::Authority,
-    identity::{self, TokenChecker, Verb},
+    certificates::{Authority, SignError},
+    identity::{self, Credential, Replica, TokenChecker, Verb},
     names,
 };
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-/// Who calls, by TokenReview; what people may do, by SubjectAccessReview.
+/// Authenticates by TokenReview and authorizes users by SubjectAccessReview.
 pub(super) struct Tokens(pub(super) TokenChecker);
 
 /// Signs serving certificates of evaluators with the cluster's authority.
 pub(super) struct ClusterSigner {
     pub(super) authority: watch::Receiver<Arc<Authority>>,
     pub(super) namespace: String,
-    /// Names that every leaf has beside its own, for development outside of the cluster.
+    /// DNS names that every leaf has in addition, for development outside of the cluster.
     pub(super) extra_names: Vec<String>,
 }
 
@@ -33,24 +33,26 @@ impl Authenticator for Tokens {
     async fn authenticate(
         &self,
         token: Option<&str>,
-        _peer: Option<SocketAddr>,
+        peer: Option<SocketAddr>,
         access: Access,
     ) -> Result<Principal, Error> {
-        let token = token.ok_or(Error::Missing)?;
+        let credential = Credential {
+            token: token.ok_or(Error::Missing)?,
+            peer: peer.map(|peer| peer.ip().to_canonical()),
+        };
         let verb = match access {
+            Access::Stream => {
+                let replica = self.0.replica(credential).await.map_err(refusal)?;
+                return Ok(principal(replica));
+            }
             Access::Replica => {
-                let replica = self.0.replica(token).await.map_err(refusal)?;
-                return Ok(Principal::Replica {
-                    id: replica.replica_id(),
-                    policy_server: Some(replica.server.clone()),
-                    identity: pod_identity(&replica.namespace, &replica.pod, &replica.uid),
-                    expires: replica.expires,
-                });
+                let replica = self.0.known_replica(credential).await.map_err(refusal)?;
+                return Ok(principal(replica));
             }
             Access::Read => Verb::Get,
             Access::Write => Verb::Update,
         };
-        let user = self.0.user(token).await.map_err(refusal)?;
+        let user = self.0.user(credential).await.map_err(refusal)?;
         self.0.authorize(&user, verb, None).await.map_err(refusal)?;
         Ok(Principal::Anyone {
             identity: user.name,
@@ -58,9 +60,13 @@ impl Authenticator for Tokens {
     }
 }
 
-/// What a replica's stream is known by: this very pod, and no other of its name.
-pub(super) fn pod_identity(namespace: &str, pod: &str, uid: &str) -> String {
-    format!("pod {namespace}/{pod} ({uid})")
+fn principal(replica: Replica) -> Principal {
+    Principal::Replica {
+        id: replica.replica_id(),
+        identity: identity::pod_identity(&replica.namespace, &replica.pod, &replica.uid),
+        expires: replica.expires,
+        policy_server: Some(replica.server),
+    }
 }
 
 fn refusal(error: identity::Error) -> Error {
@@ -78,7 +84,7 @@ impl Signer for ClusterSigner {
     async fn sign(&self, csr_der: &[u8], subject: &Subject) -> Result<Signed, certificate::Error> {
         let authority = self.authority.borrow().clone();
         let mut names = self.extra_names.clone();
-        // A follower's id has its namespace in it; it answers nobody but its own pod.
+        // A follower, whose id contains its namespace, serves its own pod only.
         if !subject.replica.contains('.') {
             let service = names::server(&subject.server);
             names.push(format!("{service}.{}.svc", self.namespace));
@@ -86,7 +92,7 @@ impl Signer for ClusterSigner {
         let addresses: Vec<_> = subject.address.into_iter().collect();
         let signed = authority.sign_csr(csr_der, &names, &addresses);
         let signed = signed.map_err(|error| match error {
-            assent_k8s::certificates::Error::Request(why) => certificate::Error::Request(why),
+            SignError::Request(why) => certificate::Error::Request(why),
             other => certificate::Error::Sign(other.to_string()),
         })?;
         Ok(Signed {

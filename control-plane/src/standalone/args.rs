@@ -16,7 +16,7 @@ pub struct UpArgs {
     )]
     pub policies: PathBuf,
 
-    /// Evaluators to run in this process; 0 = only those that connect from outside
+    /// Evaluators to run in this process; 0 = only evaluators that connect from outside
     #[arg(long, value_name = "N", default_value_t = 3, env = "ASSENT_REPLICAS",
           value_parser = clap::value_parser!(u16).range(0..=100))]
     pub replicas: u16,
@@ -25,7 +25,7 @@ pub struct UpArgs {
     #[arg(long, value_name = "DIR", env = "ASSENT_STATE")]
     pub state: Option<PathBuf>,
 
-    /// Where evaluators connect (gRPC)
+    /// Address that evaluators connect to (gRPC)
     #[arg(
         long,
         value_name = "ADDR",
@@ -34,7 +34,7 @@ pub struct UpArgs {
     )]
     pub discovery: SocketAddr,
 
-    /// Where /admit, /status, /metrics, /livez and /readyz are; on loopback only
+    /// Address of /admit, /status, /metrics, /livez and /readyz; loopback only
     #[arg(
         long,
         value_name = "ADDR",
@@ -61,7 +61,7 @@ pub struct UpArgs {
     )]
     pub tls_key: Option<PathBuf>,
 
-    /// Tokens that callers of discovery must have, one a line: `token` or `token,replica-id`
+    /// Tokens that callers of discovery must have, one per line: `token` or `token,replica-id`
     #[arg(long, value_name = "FILE", env = "ASSENT_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
 
@@ -70,7 +70,7 @@ pub struct UpArgs {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ASSENT_DRAIN_SECONDS")]
     pub drain_seconds: Option<Duration>,
 
-    /// How long an evaluator that left still counts
+    /// How long an evaluator still counts after it disconnected
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60", env = "ASSENT_REPLICA_GRACE")]
     pub replica_grace: Duration,
 
@@ -93,5 +93,5 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
         .parse()
         .map_err(|_| format!("{text:?} is not a number of seconds"))?;
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| format!("{text:?} is not a number of seconds from 0 on"))
+        .map_err(|_| format!("{text:?} is not a non-negative number of seconds"))
 }

@@ -1,45 +1,62 @@
-//! The one event loop: whatever happens goes through here, one after the other.
+//! The event loop: everything that happens goes through here, one event after the other.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
-use assent_core::{Digest, PolicyKey};
+use assent_controller::{Action, Controller, Now};
+use assent_core::{Digest, PolicyKey, policy::DEFAULT_SERVER};
 use assent_grpc::{
-    Notice,
-    notice::{self, BATCH},
+    StreamEvent,
+    events::{self, BATCH},
     rollout,
+    status::Page,
 };
-use assent_local::{
-    directory::Scan,
-    dispatch::{Table, Target},
-};
+use assent_local::{LocalApi, LocalBackend, directory::Scan, dispatch::Table};
 use assent_modules::store::{Keep, Store};
 use tokio::{
     sync::{mpsc, watch},
     time::{self, Instant},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error};
+use tracing::{debug, error, info, warn};
 
-use super::{endpoints::Endpoints, machine::Machine, revisions, services};
-use crate::{control::Query, services::client_status, vetting::Outcome};
+use super::{endpoints::Endpoints, fleet, services, view};
+use crate::{
+    control::Query,
+    metrics::Metrics,
+    runner::{RollbackAnswer, Runner, client_status},
+    vetting,
+    view::PolicyObject,
+};
 
-/// How soon a failed write of the state is tried again.
+/// The delay before a failed write of the state is retried.
 const WRITE_RETRY: Duration = Duration::from_secs(1);
 
-/// How often modules that nothing names are removed.
+/// How often modules that no revision names are removed.
 const COLLECT_EVERY: Duration = Duration::from_secs(600);
 
-/// Everything that comes in and everything that goes out.
+const NOT_READ: &str = "the directory of policies has not been read yet";
+
+/// The control plane with its inputs and outputs.
 pub(super) struct EventLoop {
-    pub(super) machine: Machine,
+    pub(super) controller: Controller<LocalBackend>,
+    pub(super) api: LocalApi,
+    pub(super) runner: Runner,
+    pub(super) metrics: Metrics,
     pub(super) store: Store,
+    /// Evaluators in this process.
+    pub(super) replicas: u16,
     pub(super) endpoints: Endpoints,
     pub(super) routes: watch::Sender<Table>,
     pub(super) synced: watch::Sender<bool>,
     pub(super) scans: mpsc::Receiver<Scan>,
-    pub(super) notices: mpsc::Receiver<Notice>,
-    pub(super) outcomes: mpsc::Receiver<Outcome>,
+    pub(super) streams: mpsc::Receiver<StreamEvent>,
+    pub(super) vetted: mpsc::Receiver<vetting::Outcome>,
     pub(super) queries: mpsc::Receiver<Query>,
+    /// What the dispatch table was made of.
+    pub(super) routed: Vec<(PolicyKey, String)>,
 }
 
 // === impl EventLoop ===
@@ -47,134 +64,204 @@ pub(super) struct EventLoop {
 impl EventLoop {
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut batch = Vec::with_capacity(BATCH);
-        let mut routed: Vec<(PolicyKey, String)> = Vec::new();
         let mut collect = time::interval(COLLECT_EVERY);
-        let mut durable = self.settle(&mut routed);
+        let mut durable = self.settle();
         loop {
             let wake = self.wake_at(durable);
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                Some(scan) = self.scans.recv() => self.machine.scanned(&scan),
-                _ = self.notices.recv_many(&mut batch, BATCH) => {
+                Some(scan) = self.scans.recv() => self.scanned(&scan),
+                // Servers are known once the directory was read; streams are held until then.
+                _ = self.streams.recv_many(&mut batch, BATCH), if self.api.is_read() => {
                     // A thousand acknowledgements of one push are one decision.
-                    notice::gather(&mut self.notices, &mut batch).await;
-                    debug!(n = batch.len(), "notices");
-                    for notice in batch.drain(..) {
-                        self.machine.drive.notice(notice);
+                    events::gather(&mut self.streams, &mut batch).await;
+                    debug!(n = batch.len(), "stream events");
+                    let now = self.runner.now();
+                    for event in batch.drain(..) {
+                        self.controller.stream(now, event);
                     }
                 }
-                Some(outcome) = self.outcomes.recv() => self.machine.vetted(outcome),
+                Some(outcome) = self.vetted.recv() => {
+                    let outcome = self.runner.vetted(outcome);
+                    self.controller.outcome(self.runner.now(), outcome);
+                }
                 Some(query) = self.queries.recv() => {
-                    // Looking changes nothing, and must not wake those who wait for changes.
-                    if !self.answer(query, &mut routed) {
+                    // A read changes nothing, and must not wake those who wait for changes.
+                    if !self.answer(query) {
                         continue;
                     }
                 }
                 _ = collect.tick() => self.collect(),
                 () = sleep_until(wake) => {}
             }
-            durable = self.settle(&mut routed);
+            durable = self.settle();
         }
         Ok(())
     }
 
-    /// Decides, stores, publishes; then points the dispatch at what is active.
-    fn settle(&mut self, routed: &mut Vec<(PolicyKey, String)>) -> bool {
-        self.machine.work();
-        // Writes are few and small, but they wait for the disk.
-        let durable = tokio::task::block_in_place(|| self.machine.drive.settle());
-        if durable {
-            self.route(routed);
-            self.synced.send_if_modified(|synced| {
-                let now = self.machine.drive.plane.is_synced();
-                std::mem::replace(synced, now) != now
-            });
+    /// Decides, stores, publishes; then points the dispatch at the active revisions. False if
+    /// the state could not be written: nothing is published then.
+    fn settle(&mut self) -> bool {
+        let now = self.runner.now();
+        let mut answers = Vec::new();
+        for action in self.api.settle(&mut self.controller, now) {
+            match action {
+                Action::AnswerRollback(..) => answers.push(action),
+                action => self.perform(action),
+            }
         }
-        self.endpoints.refresh(&self.machine.drive.plane);
+        // Writes are few and small, but they wait for the disk.
+        let published = tokio::task::block_in_place(|| self.publish(now));
+        let durable = published.is_some();
+        for action in answers {
+            match action {
+                // Only a rollback that is on disk is confirmed.
+                Action::AnswerRollback(ticket, Ok(_)) if !durable => {
+                    self.runner
+                        .reject(ticket, "the state cannot be written; retrying");
+                }
+                action => self.perform(action),
+            }
+        }
+        for action in published.into_iter().flatten() {
+            self.perform(action);
+        }
+        if durable && self.api.is_read() {
+            self.route();
+            self.synced
+                .send_if_modified(|synced| !std::mem::replace(synced, true));
+        }
+        self.endpoints.refresh(self.controller.plane());
+        self.runner.notify();
         durable
     }
 
+    fn scanned(&mut self, scan: &Scan) {
+        let now = self.runner.now();
+        let was_read = self.api.is_read();
+        for change in self.api.apply_scan(now.date, scan) {
+            self.controller.change(now, change);
+        }
+        if self.api.is_read() && !was_read {
+            info!("read the directory of policies");
+            let replicas = fleet::names(self.replicas);
+            self.controller
+                .expect_replicas(now, DEFAULT_SERVER, replicas);
+        }
+    }
+
+    fn perform(&mut self, action: Action<LocalBackend>) {
+        if let Some(action) = self.runner.perform(action) {
+            error!(?action, "an action was not performed");
+        }
+    }
+
+    fn publish(&mut self, now: Now) -> Option<Vec<Action<LocalBackend>>> {
+        let writes = self.api.store().has_changes();
+        let published = self.api.publish(&mut self.controller, now);
+        if writes {
+            self.metrics.count_write(published.is_ok());
+        }
+        if let Err(error) = &published {
+            warn!("failed to write the state, nothing is published; retrying: {error}");
+        }
+        published.ok()
+    }
+
     fn wake_at(&self, durable: bool) -> Option<Instant> {
-        let clock = self.machine.drive.clock;
-        let deadline = self
-            .machine
-            .drive
-            .plane
-            .deadline()
-            .map(|at| clock.instant(at));
+        let deadline = self.controller.deadline();
+        let deadline = deadline.map(|at| self.runner.clock.instant(at));
         let retry = (!durable).then(|| Instant::now() + WRITE_RETRY);
-        [deadline, self.machine.next_retry(), retry]
-            .into_iter()
-            .flatten()
-            .min()
+        [deadline, retry].into_iter().flatten().min()
     }
 
-    /// What the webhook configurations are in a cluster.
-    fn route(&mut self, routed: &mut Vec<(PolicyKey, String)>) {
-        let records = self.machine.drive.performer.book.records();
-        let active = records.filter(|r| !r.deleting);
-        let active = active.filter_map(|r| Some((r.key(), r.active_path()?)));
-        let now: Vec<(PolicyKey, String)> = active.collect();
-        if *routed == now {
-            return;
-        }
-        let targets = now.iter().filter_map(|(key, path)| self.target(key, path));
-        let table = Table::new(targets.map(Arc::new));
-        self.routes.send_replace(table);
-        *routed = now;
-    }
-
-    fn target(&self, key: &PolicyKey, path: &str) -> Option<Target> {
-        let record = self.machine.drive.performer.book.get(key)?;
-        let revision = record.active_revision()?;
-        let parsed = revisions::read_spec(key, &revision.spec, &self.machine.options.parse);
-        let target = parsed.and_then(|p| Target::new(p, path).map_err(|e| e.to_string()));
-        match target {
-            Ok(target) => Some(target),
-            Err(why) => {
-                error!(policy = %key, "the active revision can't be dispatched to: {why}");
-                None
-            }
+    /// Replaces the dispatch table if a pointer to an active revision changed.
+    fn route(&mut self) {
+        let routes = self.api.routes();
+        if self.routed != routes {
+            self.routes.send_replace(self.api.table());
+            self.routed = routes;
         }
     }
 
-    /// Answers; true where something may have changed. Whoever asked and left is not told.
-    fn answer(&mut self, query: Query, routed: &mut Vec<(PolicyKey, String)>) -> bool {
+    /// Answers a query; true if something may have changed. A caller that has left needs no
+    /// answer.
+    fn answer(&mut self, query: Query) -> bool {
+        let now = self.runner.now();
         match query {
             Query::Objects(answer) => {
-                let _ = answer.send(self.machine.objects());
+                let _ = answer.send(self.objects());
             }
             Query::Measure(answer) => {
-                self.machine.drive.measure();
+                self.runner.measure(&self.controller);
                 let _ = answer.send(());
             }
             Query::ClientStatus(query, answer) => {
-                let never_good = self.machine.never_good(&query);
-                let page = client_status(&mut self.machine.drive, &query, never_good);
+                let unknown = match query.server == DEFAULT_SERVER {
+                    true => services::never_valid(&self.api, &query),
+                    false => Vec::new(),
+                };
+                let page = match self.controller.is_restored() {
+                    true => client_status(&mut self.controller, now, &query, unknown),
+                    // The default server exists whatever the directory holds.
+                    false => (query.server == DEFAULT_SERVER).then(|| Page {
+                        version: None,
+                        replicas: Vec::new(),
+                        policies: unknown,
+                        next: None,
+                        now: now.at,
+                        at: now.date.into(),
+                    }),
+                };
                 let _ = answer.send(page);
             }
             Query::Revisions(key, answer) => {
-                let record = self.machine.drive.performer.book.get(&key);
+                let record = self.api.store().get(&key);
                 let _ = answer.send(record.map(services::revisions));
             }
             Query::Undo(key, to, answer) => {
-                let undone = self.machine.undo(&key, to);
-                // Only what is on disk is confirmed.
-                let durable = self.settle(routed);
-                let lost = "the state can't be written; it is tried again";
-                let _ = answer.send(match durable {
-                    true => undone,
-                    false => Err(rollout::Error::Unavailable(lost.into())),
-                });
+                self.request_rollback(&key, to, answer);
                 return true;
             }
         }
         false
     }
 
+    fn request_rollback(
+        &mut self,
+        key: &PolicyKey,
+        to: assent_api::parse::Rollback,
+        answer: RollbackAnswer,
+    ) {
+        if !self.controller.is_restored() {
+            let _ = answer.send(Err(rollout::Error::Unavailable(NOT_READ.into())));
+            return;
+        }
+        let ticket = self.runner.ticket(answer);
+        let now = self.runner.now();
+        self.controller.request_rollback(now, key, to, Some(ticket));
+    }
+
+    /// Every policy as an object, those that never were valid included.
+    fn objects(&mut self) -> Vec<PolicyObject> {
+        let now = self.runner.now();
+        let never = self.api.never_valid();
+        let mut objects: BTreeMap<PolicyKey, PolicyObject> = never
+            .map(|(key, problem, since)| (key.clone(), view::never_valid(key, problem, since)))
+            .collect();
+        let live = self.api.store().records().filter(|r| !r.deleting);
+        for record in live {
+            let id = view::policy_id(record);
+            let status = self.controller.policy_status(now, &id);
+            let status = status.unwrap_or_else(|| record.stored_status());
+            objects.insert(record.key(), view::object(record, status));
+        }
+        objects.into_values().collect()
+    }
+
     /// Removes modules that no stored revision names.
     fn collect(&self) {
-        let records = self.machine.drive.performer.book.records();
+        let records = self.api.store().records();
         let named = records
             .flat_map(|r| &r.revisions)
             .filter_map(|r| r.module_digest.parse().ok());
@@ -188,8 +275,8 @@ impl EventLoop {
                 ..Keep::default()
             };
             match store.collect(keep).await {
-                Ok(collected) => debug!(?collected, "removed modules that nothing names"),
-                Err(error) => error!("failed to remove modules that nothing names: {error}"),
+                Ok(collected) => debug!(?collected, "removed modules that no revision names"),
+                Err(error) => error!("failed to remove modules that no revision names: {error}"),
             }
         });
     }

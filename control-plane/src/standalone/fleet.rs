@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use anyhow::Context as _;
 use assent_core::{fleet::Name, policy::DEFAULT_SERVER};
 use assent_evaluator::{Config, Evaluator, Handle, RegistryAccess, Timings};
-use assent_modules::pull::Reach;
+use assent_oci::AddressPolicy;
 use assent_wasm::{Engine, EngineConfig};
 
 /// What embedded evaluators need to connect.
@@ -26,7 +26,7 @@ pub(super) fn names(replicas: u16) -> Vec<Name> {
 // === impl Embedded ===
 
 impl Embedded {
-    /// Starts them; one engine serves all, so that a module is compiled code once.
+    /// Starts them. They share one engine, so that a module's code is in memory once.
     pub(super) async fn start(self) -> anyhow::Result<Vec<Handle>> {
         if self.replicas == 0 {
             return Ok(Vec::new());
@@ -40,13 +40,13 @@ impl Embedded {
                 state: Some(self.state.join("evaluators").join(&*name)),
                 token_file: self.token_file.clone(),
                 engine: Some(engine.clone()),
-                // As modules are pulled here: the author of a policy owns the machine.
+                // As for pulling modules: the author of a policy owns the machine.
                 registries: RegistryAccess {
-                    reach: Reach::LOCAL,
+                    addresses: AddressPolicy::LOCAL,
                     ..RegistryAccess::default()
                 },
                 timings: Timings {
-                    // Nobody but our own dispatch calls them, and it stops first.
+                    // Only the local dispatch calls them, and it stops first.
                     drain: Duration::ZERO,
                     ..Timings::default()
                 },

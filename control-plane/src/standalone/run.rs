@@ -8,8 +8,8 @@ use std::{
 };
 
 use anyhow::Context as _;
-use assent_api::parse;
-use assent_core::{plane::Event, plane::Plane, policy::DEFAULT_SERVER};
+use assent_api::{ParsedServer, parse};
+use assent_controller::{Config, Controller};
 use assent_evaluator::Handle;
 use assent_grpc::{
     Authenticator, ControlPlane, Hub, Tls,
@@ -17,11 +17,12 @@ use assent_grpc::{
     check_exposure, hub, serve,
 };
 use assent_local::{
-    Book,
+    KINDS, LocalApi, LocalBackend, StateStore, api,
     directory::{self, Scan},
     dispatch::{Dispatcher, Table},
 };
 use assent_modules::{store::Store, vet::Vetter};
+use assent_oci::AddressPolicy;
 use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
@@ -35,37 +36,36 @@ use super::{
     args::UpArgs,
     endpoints::Endpoints,
     event_loop::EventLoop,
-    fleet::{self, Embedded},
+    fleet::Embedded,
     http::{self, Web},
-    keeper::Keeper,
-    machine::{Machine, Options},
 };
 use crate::{
     control::Control,
-    drive::Drive,
     metrics::Metrics,
+    runner::{ModuleAccess, Runner},
+    servers,
     services::{Blobs, Sources},
-    vetting::Vetting,
+    vetting::{DeclaredSources, Vetting},
 };
 
-/// Notices that may wait for the event loop; a stream whose notice finds no room waits.
-const NOTICES: usize = 4_096;
+/// Stream events that may wait for the event loop; when there is no room the stream waits.
+const STREAM_EVENTS: usize = 4_096;
 
-/// How often certificate files are looked at: they are renewed days before they end.
+/// How often certificate files are checked: they are renewed days before they expire.
 const CERTIFICATE_POLL: Duration = Duration::from_secs(10);
 
 /// A standalone control plane that is running.
 pub struct Running {
-    /// Asks and tells it.
+    /// Queries and requests.
     pub control: Control,
-    /// Where evaluators connect.
+    /// The address that evaluators connect to.
     pub discovery: SocketAddr,
-    /// Where HTTP is answered.
+    /// The address of the HTTP server.
     pub http: SocketAddr,
     evaluators: Vec<Handle>,
     shutdown: CancellationToken,
     tasks: JoinSet<anyhow::Result<()>>,
-    /// Removed at the end where no directory was asked for.
+    /// Removed at the end if no directory was given.
     _scratch: Option<tempfile::TempDir>,
 }
 
@@ -97,39 +97,39 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
 
-    let (notices, notices_rx) = mpsc::channel(NOTICES);
+    let (streams, streams_rx) = mpsc::channel(STREAM_EVENTS);
     let config = hub::Config {
         sync_deadline,
         send_deadline,
         ..hub::Config::default()
     };
-    let hub = Hub::new(config, identity(), notices);
+    let hub = Hub::new(config, identity(), streams);
     let metrics = Metrics::default();
     metrics.leader.set(1);
     let store = Store::open(&state).context("failed to open the module store")?;
     let registry = Arc::new(registry(&hub, &metrics, &store));
 
-    let (outcomes, outcomes_rx) = mpsc::channel(64);
-    let vetting = Vetting::new(store.clone(), vetter, metrics.clone(), outcomes);
-    let options = Options {
-        policies: policies.clone(),
-        drain: drain_seconds,
-        allow_mass_removal,
+    let (vetted, vetted_rx) = mpsc::channel(64);
+    let vetting = Vetting::new(store.clone(), vetter, metrics.clone(), vetted);
+    let options = api::Options {
         parse: parse_options(),
+        allow_mass_removal,
     };
-    let book = open_book(&state)?;
-    let keeper = Keeper {
-        book,
-        metrics: metrics.clone(),
+    let config = Config {
+        parse: parse_options(),
+        kinds: KINDS.to_vec(),
+        drain: drain_seconds,
+        grace: replica_grace,
     };
-    let drive = Drive::new(Plane::new(replica_grace), keeper, hub.clone(), metrics);
-    let changes = drive.changes();
-    let mut machine = Machine::new(drive, hub.clone(), vetting, options);
-    machine.restore();
-    machine.drive.apply(Event::Expected {
-        server: DEFAULT_SERVER.into(),
-        replicas: fleet::names(replicas),
-    });
+    let modules = store
+        .list()
+        .await
+        .context("failed to list the module store")?;
+    let controller = Controller::new(LocalBackend, config, modules.into_iter().collect());
+    let api = LocalApi::new(open_state(&state)?, options);
+    let access = module_access(policies.clone());
+    let runner = Runner::new(hub.clone(), metrics.clone(), vetting, access);
+    let changes = runner.changes();
 
     let (queries, queries_rx) = mpsc::channel(256);
     let control = Control::new(queries, changes);
@@ -138,15 +138,20 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
     let (synced_tx, synced) = watch::channel(false);
     let (scans, scans_rx) = mpsc::channel(1);
     let event_loop = EventLoop {
-        machine,
+        controller,
+        api,
+        runner,
+        metrics,
         store: store.clone(),
+        replicas,
         endpoints: endpoints.clone(),
         routes: routes_tx,
         synced: synced_tx,
         scans: scans_rx,
-        notices: notices_rx,
-        outcomes: outcomes_rx,
+        streams: streams_rx,
+        vetted: vetted_rx,
         queries: queries_rx,
+        routed: Vec::new(),
     };
     tasks.spawn(event_loop.run(shutdown.clone()));
     spawn_watch(&mut tasks, policies, scans);
@@ -205,7 +210,7 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
 // === impl Running ===
 
 impl Running {
-    /// Ends when something essential ended by itself, which is an error.
+    /// Completes when an essential task ended, which is an error.
     pub async fn failed(&mut self) -> anyhow::Error {
         match self.tasks.join_next().await {
             Some(Ok(Ok(()))) | None => {
@@ -216,12 +221,12 @@ impl Running {
         }
     }
 
-    /// Ends in good order: streams are told to go, evaluators stop, state is on disk.
+    /// Shuts down: closes streams, stops evaluators, leaves the state on disk.
     pub async fn stop(mut self) {
         self.shutdown.cancel();
         let evaluators = self.evaluators.drain(..).map(Handle::shutdown);
         futures::future::join_all(evaluators).await;
-        // Longer than any drain of ours; whatever hangs then is cut off.
+        // Longer than any drain; connections that hang then are cut off.
         let ended = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(Duration::from_secs(5), ended)
             .await
@@ -260,21 +265,33 @@ fn state_directory(state: Option<PathBuf>) -> anyhow::Result<(PathBuf, Option<te
         return Ok((std::path::absolute(state)?, None));
     }
     let scratch = tempfile::Builder::new().prefix("assent-").tempdir();
-    let scratch = scratch.context("failed to make a directory for state; give one with --state")?;
+    let scratch =
+        scratch.context("failed to create a directory for state; name one with --state")?;
     Ok((scratch.path().to_owned(), Some(scratch)))
 }
 
-fn open_book(state: &Path) -> anyhow::Result<Book> {
-    let (book, damaged) = Book::open(state)?;
+fn open_state(state: &Path) -> anyhow::Result<StateStore> {
+    let (store, damaged) = StateStore::open(state)?;
     for record in damaged {
         tracing::error!(
             file = %record.file.display(),
             kept_as = %record.kept_as.display(),
-            "a stored policy can't be read and starts anew: {}",
+            "a stored policy cannot be read and starts from nothing: {}",
             record.error
         );
     }
-    Ok(book)
+    Ok(store)
+}
+
+/// Modules may come from files and from any address: the author of a policy owns the machine.
+fn module_access(policies: PathBuf) -> ModuleAccess {
+    ModuleAccess {
+        files: Some(policies),
+        addresses: AddressPolicy::LOCAL,
+        sources: Arc::new(|server: Option<&ParsedServer>| {
+            DeclaredSources::Given(Box::new(servers::sources(server)))
+        }),
+    }
 }
 
 fn authenticator(token_file: Option<PathBuf>) -> anyhow::Result<Arc<dyn Authenticator>> {
@@ -308,7 +325,7 @@ async fn follow_files(tls: Tls, cert: PathBuf, key: PathBuf) {
         if now == seen {
             continue;
         }
-        // Two files are never replaced at once: a pair that does not fit is read again.
+        // Two files are never replaced at once: a pair that does not match is read again.
         match reload(&tls, &cert, &key) {
             Ok(()) => seen = now,
             Err(error) => warn!("keeping the certificate that was read before: {error:#}"),
@@ -362,8 +379,8 @@ fn spawn_discovery(
     });
 }
 
-/// Where embedded evaluators connect: to the discovery port, or where that wants TLS or a
-/// token, to one of their own with a token that only this process knows.
+/// Embedded evaluators connect to the discovery port or, if that requires TLS or a token, to
+/// a port of their own with a token that only this process knows.
 async fn embedded(
     tasks: &mut JoinSet<anyhow::Result<()>>,
     secured: bool,

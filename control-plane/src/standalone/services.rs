@@ -1,4 +1,4 @@
-//! What the gRPC services of a standalone control plane have of their own.
+//! What only a standalone control plane's gRPC services need.
 
 use std::{
     io::Write as _,
@@ -12,10 +12,14 @@ use assent_core::PolicyKey;
 use assent_grpc::{
     certificate::SelfSignedCa,
     rollout::RevisionRow,
-    status::{ConditionRow, PolicyRow},
+    status::{ConditionRow, PolicyRow, Query},
 };
-use assent_local::objects::{Record, Revision};
+use assent_local::{
+    LocalApi,
+    state::{PolicyRecord, RevisionRecord},
+};
 
+use super::view;
 use crate::view::PolicyObject;
 
 /// The certificate authority of this installation.
@@ -46,8 +50,17 @@ pub(super) fn internal_token(state: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// A policy whose manifest was never good, out of its object.
-pub(super) fn refused_row(key: &PolicyKey, object: &PolicyObject) -> PolicyRow {
+/// Rows of policies that never had a valid manifest. Their server is not known, so they are
+/// listed with the default one.
+pub(super) fn never_valid(api: &LocalApi, query: &Query) -> Vec<PolicyRow> {
+    let never = api.never_valid();
+    let wanted = never.filter(|(key, ..)| query.wants_policy(key.as_str()));
+    wanted
+        .map(|(key, problem, since)| row(key, &view::never_valid(key, problem, since)))
+        .collect()
+}
+
+fn row(key: &PolicyKey, object: &PolicyObject) -> PolicyRow {
     let conditions = object.status.conditions.iter().map(|c| ConditionRow {
         r#type: c.type_.clone(),
         status: c.status.clone(),
@@ -64,13 +77,13 @@ pub(super) fn refused_row(key: &PolicyKey, object: &PolicyObject) -> PolicyRow {
 }
 
 /// Revisions of a policy, newest first.
-pub(super) fn revisions(record: &Record) -> Vec<RevisionRow> {
+pub(super) fn revisions(record: &PolicyRecord) -> Vec<RevisionRow> {
     let mut rows: Vec<RevisionRow> = record.revisions.iter().map(revision).collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.generation));
     rows
 }
 
-fn revision(revision: &Revision) -> RevisionRow {
+fn revision(revision: &RevisionRecord) -> RevisionRow {
     RevisionRow {
         name: revision.name.clone(),
         generation: revision.generation,

@@ -1,42 +1,56 @@
 //! Policies of a directory as objects.
 
 use assent_api::{API_VERSION, PolicyStatus};
+use assent_controller::view::to_condition;
 use assent_core::{
     PolicyKey,
     rollout::PolicyId,
-    status::{self, Truth},
+    status::{Condition, ConditionStatus, ConditionType, Reason},
 };
-use assent_local::objects::Record;
+use assent_local::{
+    decide::{self, Problem},
+    state::PolicyRecord,
+};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::keeper::Keeper;
-use crate::{
-    drive::Drive,
-    view::{ActiveFacts, PolicyObject, kind, to_condition, to_status},
-};
+use crate::view::{PolicyObject, kind};
 
-/// A policy that was never good: there is nothing but what is wrong with it.
-pub(super) fn refused(
-    key: &PolicyKey,
-    reason: &'static str,
-    message: &str,
-    now: Timestamp,
-) -> PolicyObject {
-    let condition = |kind, status: Truth, reason: &'static str, message: &str| status::Condition {
-        kind,
-        status,
-        reason,
-        message: message.to_owned(),
+/// A policy that never had a valid manifest: only its problem is known.
+pub(super) fn never_valid(key: &PolicyKey, problem: &Problem, since: Timestamp) -> PolicyObject {
+    let reason = match problem.reason {
+        decide::Reason::Unreadable | decide::Reason::Invalid => Reason::Invalid,
+        decide::Reason::Duplicate => Reason::Conflicted,
+        decide::Reason::PullError => Reason::PullError,
     };
     let unknown = "the manifest is not valid";
     let conditions = [
-        condition("Accepted", Truth::False, reason, message),
-        condition("Programmed", Truth::Unknown, "Pending", unknown),
-        condition("Enforced", Truth::False, "NotProgrammed", unknown),
-        condition("Ready", Truth::False, "NotServed", unknown),
+        Condition::new(
+            ConditionType::Accepted,
+            ConditionStatus::False,
+            reason,
+            problem.message.as_str(),
+        ),
+        Condition::new(
+            ConditionType::Programmed,
+            ConditionStatus::Unknown,
+            Reason::Pending,
+            unknown,
+        ),
+        Condition::new(
+            ConditionType::Enforced,
+            ConditionStatus::False,
+            Reason::NotProgrammed,
+            unknown,
+        ),
+        Condition::new(
+            ConditionType::Ready,
+            ConditionStatus::False,
+            Reason::NotServed,
+            unknown,
+        ),
     ];
-    let conditions = conditions.iter().map(|c| to_condition(c, 0, now));
+    let conditions = conditions.iter().map(|c| to_condition(c, 0, since));
     PolicyObject {
         api_version: API_VERSION,
         kind: kind(key),
@@ -50,24 +64,27 @@ pub(super) fn refused(
     }
 }
 
-/// The object of a policy that exists.
-pub(super) fn object(drive: &mut Drive<Keeper>, id: &PolicyId) -> Option<PolicyObject> {
-    let (status, since) = drive.status(id)?;
-    let record = drive.performer.book.by_uid(id.uid.parse().ok()?)?;
-    let facts = ActiveFacts {
-        since: record.active_since,
-        digest: record.active_revision().map(|r| r.module_digest.clone()),
-    };
-    Some(PolicyObject {
+/// The object of a policy.
+pub(super) fn object(record: &PolicyRecord, status: PolicyStatus) -> PolicyObject {
+    let key = record.key();
+    PolicyObject {
         api_version: API_VERSION,
-        kind: kind(&id.key),
-        metadata: metadata(&id.key, Some(record)),
+        kind: kind(&key),
+        metadata: metadata(&key, Some(record)),
         spec: assent_api::json::from_str(record.effective_spec()).unwrap_or_default(),
-        status: to_status(&status, since, facts),
-    })
+        status,
+    }
 }
 
-fn metadata(key: &PolicyKey, record: Option<&Record>) -> Value {
+/// The policy object that a record stores.
+pub(super) fn policy_id(record: &PolicyRecord) -> PolicyId {
+    PolicyId {
+        key: record.key(),
+        uid: record.uid.to_string().into(),
+    }
+}
+
+fn metadata(key: &PolicyKey, record: Option<&PolicyRecord>) -> Value {
     let mut metadata = json!({
         "name": key.name(),
         "generation": record.map_or(0, |r| r.generation),

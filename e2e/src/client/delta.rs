@@ -109,7 +109,7 @@ impl Delta {
         }
     }
 
-    /// The next response, its parts put together, checked against what it says its version is.
+    /// The next response, with its parts joined and its version verified.
     pub async fn next(&mut self) -> DeltaPolicyDiscoveryResponse {
         let mut response = self.message().await;
         let parts = response.parts;

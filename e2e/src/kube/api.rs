@@ -23,7 +23,7 @@ pub async fn ask(client: &Client, method: &str, path: &str, body: &Value) -> (u1
     answer.expect("the API server must answer")
 }
 
-/// One request: code and body of the answer; an error where there is none.
+/// One request: code and body of the response; an error if there is none.
 pub async fn try_ask(
     client: &Client,
     method: &str,

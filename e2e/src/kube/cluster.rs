@@ -7,7 +7,7 @@ use std::{
     sync::OnceLock,
 };
 
-use super::{Kubectl, keeper::Keeper};
+use super::{Kubectl, cleanup::CleanupGuard};
 use crate::process::{Process, text};
 
 /// A running cluster. One that this started goes with it, or with the test program; one that
@@ -15,7 +15,7 @@ use crate::process::{Process, text};
 pub struct Cluster {
     /// kubectl as an administrator, in the namespace `default`.
     pub kubectl: Kubectl,
-    _keeper: Option<Keeper>,
+    _cleanup: Option<CleanupGuard>,
 }
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster/cluster");
@@ -33,12 +33,12 @@ impl Cluster {
     pub fn up(nodes: u8) -> Self {
         let ran = script("status").output();
         let ran = ran.expect("the script must start").status.success();
-        let keeper = (!ran).then(|| Keeper::start(r#""$1" down"#, &[SCRIPT]));
+        let cleanup = (!ran).then(|| CleanupGuard::start(r#""$1" down"#, &[SCRIPT]));
         run(script("up").arg(nodes.to_string()));
         let kubeconfig = run(&mut script("kubeconfig"));
         Self {
             kubectl: Kubectl::new(Path::new(kubeconfig.trim())),
-            _keeper: keeper,
+            _cleanup: cleanup,
         }
     }
 

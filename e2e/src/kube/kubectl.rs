@@ -184,7 +184,7 @@ impl Kubectl {
             .spawn()
             .expect("kubectl must start");
         let mut input = child.stdin.take().expect("standard input must be piped");
-        // A kubectl that ends without reading says why.
+        // A kubectl that ends without reading reports the reason.
         let _ = input.write_all(stdin.as_bytes()).await;
         drop(input);
         child.wait_with_output().await.expect("kubectl must end")

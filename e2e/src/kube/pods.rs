@@ -1,4 +1,4 @@
-//! What kubelets do for pods, where there are no kubelets.
+//! Does the work of kubelets, which are not there.
 
 use std::{net::IpAddr, path::Path};
 
@@ -48,12 +48,12 @@ impl Kubectl {
         Token { token, pod, uid }
     }
 
-    /// Says of a pod what a kubelet says once it runs and its probes pass.
+    /// Sets the status that a kubelet sets once a pod runs and its probes pass.
     pub async fn pod_ready(&self, pod: &str, ip: IpAddr) {
         self.pod_status(pod, ip, true).await;
     }
 
-    /// Says of a pod that it runs and that its readiness probe fails.
+    /// Sets the status of a pod that runs and whose readiness probe fails.
     pub async fn pod_unready(&self, pod: &str, ip: IpAddr) {
         self.pod_status(pod, ip, false).await;
     }

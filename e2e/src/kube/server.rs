@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Kubectl, crds, keeper::Keeper, pki};
+use super::{Kubectl, cleanup::CleanupGuard, crds, pki};
 use crate::{
     PATIENCE, eventually,
     process::{Process, print_log},
@@ -25,7 +25,7 @@ pub struct ApiServer {
     /// kubectl as an administrator, in the namespace `default`.
     pub kubectl: Kubectl,
     /// Ends the processes: first of the fields to be dropped.
-    _keeper: Keeper,
+    _cleanup: CleanupGuard,
     parts: Mutex<Parts>,
     plan: Plan,
 }
@@ -84,7 +84,7 @@ impl ApiServer {
     pub async fn start_with(args: &[&str]) -> Self {
         let programs = Programs::find();
         let dir = tempfile::Builder::new().prefix("assent-kube-").tempdir();
-        // Its keeper removes it.
+        // The cleanup guard removes it.
         let dir = dir.expect("temporary directory must be made").keep();
         pki::write(&dir);
         let plan = Plan {
@@ -99,7 +99,7 @@ impl ApiServer {
         let etcd = plan.start_etcd();
         let server = Self {
             kubectl: Kubectl::new(&plan.path("admin.kubeconfig")),
-            _keeper: Keeper::of_group(group(&etcd), &plan.dir),
+            _cleanup: CleanupGuard::of_group(group(&etcd), &plan.dir),
             parts: Mutex::new(Parts {
                 etcd,
                 apiserver: None,
@@ -143,7 +143,7 @@ impl ApiServer {
         self.parts().apiserver = None;
     }
 
-    /// Starts the API server where it was, and waits until it is ready.
+    /// Starts the API server on the same address and waits until it is ready.
     pub async fn start_apiserver(&self) {
         {
             let mut parts = self.parts();
@@ -166,7 +166,7 @@ impl ApiServer {
         self.start_apiserver().await;
     }
 
-    /// Prints what its parts said last, and keeps all that they said.
+    /// Prints the ends of the logs and keeps the complete logs.
     pub fn print_logs(&self) {
         let kept = format!("assent-kube-logs-{}", std::process::id());
         let kept = std::env::temp_dir().join(kept);
@@ -289,7 +289,7 @@ impl Plan {
         self.run("kube-controller-manager", &mut command, group)
     }
 
-    /// All are in one group, which the keeper knows: that of etcd, which is started first.
+    /// All are in one group, which the cleanup guard knows: that of etcd, which is started first.
     fn run(&self, name: &str, command: &mut Command, group: i32) -> Process {
         Process::start(command.process_group(group), &self.log(name))
     }

@@ -9,7 +9,7 @@ const VOLATILE: [(&str, &str); 12] = [
     // Digests, whole or shortened.
     (r"\bsha256:[0-9a-f]{16,64}\b", "sha256:DIGEST"),
     (r"\b([0-9a-f]{64}|[0-9a-f]{12})\b", "DIGEST"),
-    // A revision is a generation, which is told, and the beginning of a UID.
+    // A revision is a generation, which is compared, and the beginning of a UID.
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UID"),
     (r"\b(\d+)-[0-9a-f]{8}\b", "$1-UID"),
     // Times: of Kubernetes, of helm.
@@ -38,7 +38,7 @@ static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     VOLATILE.into_iter().map(rule).collect()
 });
 
-/// A line with words in place of what differs from run to run.
+/// A line with placeholders for what differs from run to run.
 pub fn of(line: &str) -> String {
     let mut shape = Cow::Borrowed(line);
     for (pattern, stands) in RULES.iter() {

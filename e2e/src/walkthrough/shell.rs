@@ -58,9 +58,9 @@ impl Shell {
         self.commands += 1;
         let mark = format!("{MARK} {}", self.commands);
         let quoted = command.replace('\'', r"'\''");
-        // In this very shell, so that variables stay; what it reads is not our next command.
+        // In the same shell, so that variables stay; it must not read the next command.
         let script = format!("eval '{quoted}' </dev/null\nprintf '\\n%s %s\\n' '{mark}' \"$?\"\n");
-        // A shell that has ended reads nothing: it says nothing either.
+        // A shell that has ended produces no output.
         let _ = self.input.write_all(script.as_bytes());
         let deadline = Instant::now() + patience;
         let mut output = Vec::new();

@@ -73,7 +73,7 @@ fn check_mistake(text: &str, expect: &str) {
 }
 
 #[test]
-fn mistakes_are_named_with_their_line() {
+fn syntax_errors_name_the_line() {
     check_mistake("a\n```console\n$ true\n", "line 2: this block has no end");
     check_mistake(
         "```console\nhello\n```\n",
@@ -86,7 +86,7 @@ fn mistakes_are_named_with_their_line() {
 }
 
 #[test]
-fn outputs_are_renewed_as_they_were_seen() {
+fn blessing_writes_the_actual_outputs() {
     let document = mk_document(TEXT);
     let mut seen: Vec<_> = document.steps().iter().map(|s| s.shown.clone()).collect();
     assert_eq!(document.with(&seen), TEXT);
@@ -101,7 +101,7 @@ fn outputs_are_renewed_as_they_were_seen() {
 }
 
 #[test]
-fn what_is_left_out_stays_so() {
+fn blessing_keeps_ellipses() {
     let renewed = |shown, seen| mk_step(shown).renewed(&lines(seen)).join("|");
     assert_eq!(renewed("…\nb 3s\n…", "a\nb 5s\nc\nd"), "…|b 5s|…");
     assert_eq!(renewed("…", ""), "…");
@@ -123,7 +123,7 @@ fn check_other(shown: &str, seen: &str) {
 }
 
 #[test]
-fn what_differs_from_run_to_run_is_compared_by_its_shape() {
+fn varying_parts_are_compared_by_shape() {
     check_same(
         "NAME   APPLIED   AGE\nnp     3         59s",
         "NAME   APPLIED   AGE\nnp     3         1m3s  ",
@@ -156,7 +156,7 @@ fn what_differs_from_run_to_run_is_compared_by_its_shape() {
 }
 
 #[test]
-fn everything_else_is_compared_as_it_is() {
+fn other_parts_are_compared_exactly() {
     check_other("np   3   59s", "np   2   59s");
     check_other("np   True   59s", "np   False   59s");
     check_other("cluster/np/4-5f2a9c1e", "cluster/np/5-5f2a9c1e");
@@ -169,7 +169,7 @@ fn everything_else_is_compared_as_it_is() {
 }
 
 #[test]
-fn lines_may_be_left_out_where_it_says_so() {
+fn ellipsis_matches_omitted_lines() {
     check_same("…", "");
     check_same("…", "a\nb");
     check_same("a\n…\nd", "a\nb\nc\nd");
@@ -180,7 +180,7 @@ fn lines_may_be_left_out_where_it_says_so() {
 }
 
 #[test]
-fn a_wrong_output_is_shown_beside_the_right_one() {
+fn wrong_output_is_shown_next_to_the_expected_one() {
     let shown = "NAME   ENFORCED\nnp     True\nend";
     let seen = lines("NAME   ENFORCED\nnp     False\nmore\nend");
     let difference = mk_step(shown)
@@ -193,7 +193,7 @@ fn a_wrong_output_is_shown_beside_the_right_one() {
 }
 
 #[test]
-fn only_a_shown_error_lets_a_command_fail() {
+fn command_may_fail_only_if_an_error_is_shown() {
     assert!(mk_step("Error from server: no").may_fail());
     assert!(mk_step("ERROR:\n  Code: Unauthenticated").may_fail());
     assert!(!mk_step("no error").may_fail());
@@ -213,7 +213,7 @@ fn check_run(shell: &mut Shell, command: &str, output: &str, status: i32) {
 }
 
 #[test]
-fn a_shell_remembers_and_tells_how_commands_ended() {
+fn shell_keeps_state_and_reports_exit_codes() {
     let mut shell = mk_shell();
     check_run(&mut shell, "x='it is'; export y=5", "", 0);
     check_run(&mut shell, "echo \"$x\" $y", "it is 5", 0);
@@ -225,7 +225,7 @@ fn a_shell_remembers_and_tells_how_commands_ended() {
 }
 
 #[test]
-fn what_runs_in_the_background_ends_with_the_shell() {
+fn background_processes_end_with_the_shell() {
     let mut shell = mk_shell();
     let outcome = shell.run("sleep 600 >/dev/null & echo $!", crate::PATIENCE);
     let pid = outcome.expect("it must run").output.concat();
@@ -247,7 +247,7 @@ fn is_alive(process: &str) -> bool {
 }
 
 #[test]
-fn a_command_that_does_not_end_is_given_up() {
+fn command_that_does_not_end_times_out() {
     let mut shell = mk_shell();
     let outcome = shell.run("echo begun; sleep 600", Duration::from_millis(500));
     let why = outcome.expect_err("it must be given up");
@@ -260,7 +260,7 @@ fn a_command_that_does_not_end_is_given_up() {
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
 
 #[test]
-fn the_walkthrough_can_be_read() {
+fn walkthrough_page_parses() {
     let text = std::fs::read_to_string(format!("{DOCS}/walkthrough.md"));
     let document = mk_document(&text.expect("the document must be there"));
     assert!(document.steps().len() > 30);
@@ -268,7 +268,7 @@ fn the_walkthrough_can_be_read() {
 
 /// The committed module is what its source builds.
 #[test]
-fn the_greedy_module_is_built_of_its_source() {
+fn greedy_module_matches_its_source() {
     let source = Path::new(DOCS).join("walkthrough/greedy.wat");
     let built = wat::parse_file(&source).expect("it must be a module");
     let committed = source.with_extension("wasm");
@@ -276,5 +276,5 @@ fn the_greedy_module_is_built_of_its_source() {
         std::fs::write(&committed, &built).expect("file must be written");
     }
     let committed = std::fs::read(committed).expect("the module must be there");
-    assert!(built == committed, "ASSENT_BLESS=1 writes it anew");
+    assert!(built == committed, "ASSENT_BLESS=1 writes it again");
 }

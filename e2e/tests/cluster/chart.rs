@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use crate::{
     edits, faults,
     installation::{EVALUATORS, Installation, SYSTEM, WORDS, pod, timed, values},
+    probe::Probe,
     prometheus, sidecar, uninstall,
-    witness::Witness,
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_installation_enforces_through_every_fault_and_leaves_nothing() {
+async fn installation_enforces_through_faults_and_uninstalls_cleanly() {
     let _turn = crate::turn().await;
     let site = timed("a cluster is there", Installation::prepare()).await;
     let outcome = AssertUnwindSafe(life(&site)).catch_unwind().await;
@@ -34,23 +34,23 @@ async fn life(site: &Installation) {
     timed("a policy is enforced", site.protect()).await;
     refused(site).await;
 
-    let witness = Witness::start(site);
-    edits::two_hundred_pods(site, &witness).await;
-    faults::drained_node(site, &witness).await;
-    faults::misfit(site, &witness).await;
-    faults::killed_evaluators(site, &witness).await;
-    faults::deleted_leader(site, &witness).await;
-    faults::killed_control_planes(site, &witness).await;
-    faults::cut_network(site, &witness).await;
-    faults::upgrade(site, &witness).await;
-    faults::scaling(site, &witness).await;
-    faults::rollback(site, &witness).await;
-    sidecar::beside_a_container_of_a_user(site, &witness).await;
+    let probe = Probe::start(site);
+    edits::two_hundred_pods(site, &probe).await;
+    faults::drained_node(site, &probe).await;
+    faults::outdated_pod(site, &probe).await;
+    faults::killed_evaluators(site, &probe).await;
+    faults::deleted_leader(site, &probe).await;
+    faults::killed_control_planes(site, &probe).await;
+    faults::cut_network(site, &probe).await;
+    faults::upgrade(site, &probe).await;
+    faults::scaling(site, &probe).await;
+    faults::rollback(site, &probe).await;
+    sidecar::beside_a_container_of_a_user(site, &probe).await;
     let scrapes = prometheus::scrapes_both_sides(site);
     timed("Prometheus scrapes both sides", scrapes).await;
 
     // What is let through from now on is let through rightly.
-    drop(witness);
+    drop(probe);
     let gone = uninstall::leaves_nothing(site);
     timed("the chart is uninstalled", gone).await;
 }

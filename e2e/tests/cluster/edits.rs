@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     installation::{EVALUATORS, Installation, SHOP, WORDS, items, pod, uid},
-    witness::Witness,
+    probe::Probe,
 };
 
 const PODS: usize = 200;
@@ -25,7 +25,7 @@ struct Made {
 }
 
 /// Every pod that may be is made, no other is, and no evaluator is restarted for it.
-pub(crate) async fn two_hundred_pods(site: &Installation, witness: &Witness) {
+pub(crate) async fn two_hundred_pods(site: &Installation, probe: &Probe) {
     let before = lives(site).await;
     let mut made = Made::default();
     let what = "a policy is edited while 200 pods are made";
@@ -45,7 +45,7 @@ pub(crate) async fn two_hundred_pods(site: &Installation, witness: &Witness) {
             tokio::join!(change, make);
         }
     };
-    witness.through(what, &[], step).await;
+    probe.through(what, &[], step).await;
     assert_eq!(made.wrong, Vec::<String>::new());
     assert_eq!(lives(site).await, before, "evaluators went on");
 

@@ -9,7 +9,7 @@ use crate::{
         EVALUATORS, Installation, PLANES, SYSTEM, WORDS, items, name, pod, policy_path, uid,
         values, within_patience,
     },
-    witness::{PODS, Question, Witness},
+    probe::{PODS, Probe, Request},
 };
 
 /// Programs, as their processes are called.
@@ -17,7 +17,7 @@ const PLANE: &str = "/usr/bin/assent-control-plane";
 const EVALUATOR: &str = "/usr/bin/assent-evaluator";
 
 /// A node is emptied: the leader's, where modules are not served from it.
-pub(crate) async fn drained_node(site: &Installation, witness: &Witness) {
+pub(crate) async fn drained_node(site: &Installation, probe: &Probe) {
     let leader = leader(site).await;
     let node = match node(&leader) {
         "node1" => "node2",
@@ -34,13 +34,13 @@ pub(crate) async fn drained_node(site: &Installation, witness: &Witness) {
         steady(site, drain).await;
         site.change().await;
     };
-    witness.through("a node is drained", &[], step).await;
+    probe.through("a node is drained", &[], step).await;
     site.kubectl.run(&["uncordon", node]).await;
 }
 
 /// A pod that a control plane of another version has filled in, as far as can be seen, is
 /// exchanged: its StatefulSet would never do it.
-pub(crate) async fn misfit(site: &Installation, witness: &Witness) {
+pub(crate) async fn outdated_pod(site: &Installation, probe: &Probe) {
     let before = site.pods(EVALUATORS).await;
     let step = async {
         let hash = "policies.assent.dev/evaluator-hash=another";
@@ -50,7 +50,7 @@ pub(crate) async fn misfit(site: &Installation, witness: &Witness) {
         site.whole(3).await;
     };
     let what = "a pod has another's evaluator";
-    witness.through(what, &[], steady(site, step)).await;
+    probe.through(what, &[], steady(site, step)).await;
     let kept = site.pods(EVALUATORS).await;
     let kept = kept
         .iter()
@@ -59,7 +59,7 @@ pub(crate) async fn misfit(site: &Installation, witness: &Witness) {
 }
 
 /// One evaluator ends without a word and starts again in its pod; then all pods go at once.
-pub(crate) async fn killed_evaluators(site: &Installation, witness: &Witness) {
+pub(crate) async fn killed_evaluators(site: &Installation, probe: &Probe) {
     let before = site.pods(EVALUATORS).await;
     let victim = &before[0];
     let step = async {
@@ -70,7 +70,7 @@ pub(crate) async fn killed_evaluators(site: &Installation, witness: &Witness) {
         site.whole(3).await;
     };
     let what = "an evaluator is killed in its pod";
-    witness.through(what, &PODS, steady(site, step)).await;
+    probe.through(what, &PODS, steady(site, step)).await;
 
     let step = async {
         kill_pods(site, &before, EVALUATOR).await;
@@ -78,14 +78,14 @@ pub(crate) async fn killed_evaluators(site: &Installation, witness: &Witness) {
         site.whole(3).await;
     };
     let what = "the pods of all evaluators are killed";
-    witness.through(what, &PODS, step).await;
-    witness
+    probe.through(what, &PODS, step).await;
+    probe
         .through("a policy is edited", &[], site.change())
         .await;
 }
 
 /// The leader leaves in good order, and edits go on. The next one just vanishes.
-pub(crate) async fn deleted_leader(site: &Installation, witness: &Witness) {
+pub(crate) async fn deleted_leader(site: &Installation, probe: &Probe) {
     let before = leader(site).await;
     let step = async {
         let system = site.kubectl.within(SYSTEM);
@@ -97,7 +97,7 @@ pub(crate) async fn deleted_leader(site: &Installation, witness: &Witness) {
         site.whole(3).await;
     };
     let what = "the leader is deleted";
-    witness.through(what, &[], step).await;
+    probe.through(what, &[], step).await;
 
     let before = leader(site).await;
     let step = async {
@@ -107,14 +107,14 @@ pub(crate) async fn deleted_leader(site: &Installation, witness: &Witness) {
     };
     let what = "the leader is killed";
     let step = steady(site, step);
-    witness.through(what, &[Question::Edit], step).await;
-    witness
+    probe.through(what, &[Request::Edit], step).await;
+    probe
         .through("a policy is edited", &[], site.change())
         .await;
 }
 
 /// Nobody decides, and evaluators enforce what they have.
-pub(crate) async fn killed_control_planes(site: &Installation, witness: &Witness) {
+pub(crate) async fn killed_control_planes(site: &Installation, probe: &Probe) {
     let before = site.pods(PLANES).await;
     let step = async {
         kill_pods(site, &before, PLANE).await;
@@ -123,15 +123,15 @@ pub(crate) async fn killed_control_planes(site: &Installation, witness: &Witness
     };
     let what = "both control planes are killed";
     let step = steady(site, step);
-    witness.through(what, &[Question::Edit], step).await;
-    witness
+    probe.through(what, &[Request::Edit], step).await;
+    probe
         .through("a policy is edited", &[], site.change())
         .await;
 }
 
 /// A node whose pods do not reach the control plane: its evaluators enforce what they have, are
 /// named, and are waited for.
-pub(crate) async fn cut_network(site: &Installation, witness: &Witness) {
+pub(crate) async fn cut_network(site: &Installation, probe: &Probe) {
     let evaluators = site.pods(EVALUATORS).await;
     let silent = &evaluators[0];
     let before = site.policy().await["status"]["active"]["generation"].clone();
@@ -164,11 +164,11 @@ pub(crate) async fn cut_network(site: &Installation, witness: &Witness) {
         site.whole(3).await;
     };
     let what = "a node is cut off from the control plane";
-    witness.through(what, &[], step).await;
+    probe.through(what, &[], step).await;
 }
 
 /// Both sides are exchanged, pod by pod.
-pub(crate) async fn upgrade(site: &Installation, witness: &Witness) {
+pub(crate) async fn upgrade(site: &Installation, probe: &Probe) {
     let upgrade = async {
         site.helm(&["upgrade"], &values("IfNotPresent"));
         rolled(site, "IfNotPresent", 3).await;
@@ -177,11 +177,11 @@ pub(crate) async fn upgrade(site: &Installation, witness: &Witness) {
         steady(site, upgrade).await;
         site.change().await;
     };
-    witness.through("the chart is upgraded", &[], step).await;
+    probe.through("the chart is upgraded", &[], step).await;
 }
 
 /// And back.
-pub(crate) async fn rollback(site: &Installation, witness: &Witness) {
+pub(crate) async fn rollback(site: &Installation, probe: &Probe) {
     let rollback = async {
         site.run_helm(&["rollback", "assent", "--wait"]);
         rolled(site, "Never", 2).await;
@@ -190,11 +190,11 @@ pub(crate) async fn rollback(site: &Installation, witness: &Witness) {
         steady(site, rollback).await;
         site.change().await;
     };
-    witness.through("the chart is rolled back", &[], step).await;
+    probe.through("the chart is rolled back", &[], step).await;
 }
 
 /// Evaluators come and go.
-pub(crate) async fn scaling(site: &Installation, witness: &Witness) {
+pub(crate) async fn scaling(site: &Installation, probe: &Probe) {
     let step = async {
         for replicas in [6, 2] {
             let count = format!("--replicas={replicas}");
@@ -204,7 +204,7 @@ pub(crate) async fn scaling(site: &Installation, witness: &Witness) {
         }
     };
     let what = "evaluators are scaled from 3 to 6 to 2";
-    witness.through(what, &[], steady(site, step)).await;
+    probe.through(what, &[], steady(site, step)).await;
 }
 
 /// Rules of a node that keep its pods from the control plane's discovery port. They go when this
@@ -259,7 +259,7 @@ async fn leader(site: &Installation) -> Value {
     leader.expect("a control plane must lead")
 }
 
-/// Waits until every evaluator was made anew, with this pull policy.
+/// Waits until every evaluator was recreated with this pull policy.
 async fn rolled(site: &Installation, pull_policy: &str, evaluators: usize) {
     let path = format!("/api/v1/namespaces/{SYSTEM}/pods?labelSelector={EVALUATORS}");
     let is = |pod: &Value| pod["spec"]["containers"][0]["imagePullPolicy"] == pull_policy;
@@ -278,7 +278,7 @@ async fn exempt(site: &Installation) -> Result<String, String> {
     site.kubectl.attempt(&create).await
 }
 
-/// Ends pods as a node does that loses its power: nobody is told.
+/// Kills pods like a node that loses power: without notice.
 async fn kill_pods(site: &Installation, pods: &[Value], program: &str) {
     for pod in pods {
         kill_process_of(pod, program);

@@ -11,7 +11,7 @@ use assent_e2e::{
     kube::{
         Cluster, Kubectl,
         api::{self, POLICIES},
-        stage::no_privileged,
+        harness::no_privileged,
     },
     process::text,
     tools::tool,
@@ -31,7 +31,7 @@ pub(crate) const SHOP: &str = "shop";
 /// The policy.
 pub(crate) const POLICY: &str = "no-privileged";
 
-/// How the policy says no: a webhook that fails refuses too, in other words.
+/// The policy's own message: a webhook that fails denies with another one.
 pub(crate) const WORDS: &str = "denied the request: privileged containers are not allowed";
 
 /// Pods of the control plane, as a query.
@@ -51,7 +51,7 @@ pub(crate) struct Installation {
     pub(crate) cluster: &'static Cluster,
     /// As an administrator, where users are.
     pub(crate) kubectl: Kubectl,
-    /// The same, for who asks often.
+    /// A client, for frequent requests.
     pub(crate) client: Client,
     edits: AtomicU32,
 }
@@ -152,7 +152,7 @@ impl Installation {
         items(&list).to_vec()
     }
 
-    /// The pod that leads; none where nobody does.
+    /// The leader's pod; none without a leader.
     pub(crate) async fn leader(&self) -> Option<Value> {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases");
         let lease = api::get(&self.client, &format!("{path}/assent-control-plane")).await;
@@ -292,7 +292,7 @@ pub(crate) async fn within_patience(what: &str, mut check: impl AsyncFnMut() -> 
     }
 }
 
-/// Does something, and says how long it took.
+/// Runs a step and prints how long it took.
 pub(crate) async fn timed<T>(what: &str, step: impl Future<Output = T>) -> T {
     let begun = Instant::now();
     let done = step.await;
@@ -315,7 +315,7 @@ pub(crate) fn uid(object: &Value) -> &str {
     object["metadata"]["uid"].as_str().unwrap_or_default()
 }
 
-/// Whether an evaluator serves everything, as its PolicyServer says.
+/// Whether an evaluator serves everything, according to its PolicyServer.
 pub(crate) fn is_current(server: &Value, evaluator: &str) -> bool {
     let rows = server["status"]["evaluators"].as_array();
     let mut rows = rows.into_iter().flatten();

@@ -4,11 +4,11 @@ mod chart;
 mod edits;
 mod faults;
 mod installation;
+mod probe;
 mod prometheus;
 mod sidecar;
 mod uninstall;
 mod walkthrough;
-mod witness;
 
 use assent_e2e::{kube::Cluster, up::condition};
 use serde_json::{Value, json};

@@ -20,7 +20,7 @@ use crate::installation::{EVALUATORS, Installation, PLANES, ROOT, SHOP, SYSTEM, 
 /// In the first node, whose ports are nobody else's.
 const ADDRESS: &str = "127.0.0.1:9090";
 
-/// Every pod is scraped, what they say of each other agrees, and nothing is alarming.
+/// Every pod is scraped, their metrics agree, and no alert fires.
 pub(crate) async fn scrapes_both_sides(site: &Installation) {
     let own = [site.pods(PLANES).await, site.pods(EVALUATORS).await];
     let [planes, evaluators] = own.each_ref().map(Vec::len);
@@ -142,7 +142,7 @@ fn check(config: &Path) {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// The value of a query that has one; what promtool says otherwise.
+/// The value of a query that has one; otherwise the output of promtool.
 fn ask(cluster: &Cluster, query: &str) -> String {
     let promtool = path(&tool("ASSENT_PROMTOOL"));
     let url = format!("http://{ADDRESS}");

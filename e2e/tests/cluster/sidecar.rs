@@ -7,14 +7,14 @@ use crate::{
     installation::{
         EVALUATORS, Installation, POLICY, SHOP, is_current, items, name, within_patience,
     },
-    witness::Witness,
+    probe::Probe,
 };
 
 /// It asked by a label, got its evaluator first of all, and is answered by it; it follows edits,
 /// is named, and never waited for.
-pub(crate) async fn beside_a_container_of_a_user(site: &Installation, witness: &Witness) {
+pub(crate) async fn beside_a_container_of_a_user(site: &Installation, probe: &Probe) {
     let what = "an evaluator runs beside a container";
-    witness.through(what, &[], serve(site)).await;
+    probe.through(what, &[], serve(site)).await;
 }
 
 async fn serve(site: &Installation) {

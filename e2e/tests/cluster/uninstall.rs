@@ -1,7 +1,7 @@
 //! The end of an installation.
 
 use assent_e2e::{
-    kube::{api, stage::no_privileged},
+    kube::{api, harness::no_privileged},
     up::condition,
 };
 use serde_json::Value;
@@ -38,7 +38,7 @@ const CLUSTER: [&str; 6] = [
 /// A policy of a namespace.
 const OWN: &str = "/apis/policies.assent.dev/v1alpha1/namespaces/shop/admissionpolicies/own";
 
-/// Nothing of ours is left. What users wrote is, and says what is true of it.
+/// Nothing of Assent is left. The users' objects are, with a correct status.
 pub(crate) async fn leaves_nothing(site: &Installation) {
     let mut own = no_privileged("own", &module(), &[]);
     own["kind"] = "AdmissionPolicy".into();
@@ -86,7 +86,7 @@ fn is_of_kubernetes(object: &Value) -> bool {
     ["default", "kube-root-ca.crt"].contains(&name(object))
 }
 
-/// As the documentation says: people's own objects, the definitions, the namespace.
+/// As documented: the users' objects, the CRDs, the namespace.
 async fn remove(site: &Installation) {
     site.kubectl.run(&["delete", "cap", POLICY]).await;
     site.kubectl.run(&["delete", "ap", "own"]).await;

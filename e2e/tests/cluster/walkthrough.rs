@@ -10,14 +10,14 @@ use assent_e2e::{
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const DOCUMENT: &str = "docs/walkthrough.md";
 
-/// Writes what was seen into the document, where it differs.
+/// Writes the actual output into the document if it differs.
 const BLESS: &str = "ASSENT_BLESS";
 
 /// The longest that a command may take, which bounds a hang: images are built.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 #[tokio::test]
-async fn every_command_does_what_the_document_shows() {
+async fn walkthrough_commands_print_what_the_page_shows() {
     let _turn = crate::turn().await;
     let cluster = Cluster::shared();
     let path = Path::new(ROOT).join(DOCUMENT);
@@ -68,7 +68,7 @@ fn bash(dir: &Path) -> Command {
         .env("HELM_CACHE_HOME", dir.join("helm/cache"))
         .env("HELM_CONFIG_HOME", dir.join("helm/config"))
         .env("HELM_DATA_HOME", dir.join("helm/data"))
-        // Sources that are touched anew would be built anew.
+        // Sources with a new time stamp would be built again.
         .env_remove("CI");
     for (name, _) in std::env::vars_os() {
         if is_of_this_run(&name.to_string_lossy()) {
@@ -78,7 +78,7 @@ fn bash(dir: &Path) -> Command {
     bash
 }
 
-/// What cargo tells a test about itself: builds of the document are not about that.
+/// Variables that cargo sets for a test, which must not affect builds in the document.
 fn is_of_this_run(variable: &str) -> bool {
     let kept = ["CARGO_HOME", "CARGO_TARGET_DIR"];
     variable.starts_with("CARGO") && !kept.contains(&variable)

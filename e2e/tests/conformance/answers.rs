@@ -1,6 +1,6 @@
-//! R7, R8, R10, R11, R17, R18: what an answer means.
+//! R7, R8, R10, R11, R17, R18: how answers are interpreted.
 
-use assent_e2e::{Ground, Sotw, client::failure, client::first_sotw};
+use assent_e2e::{Sotw, Workspace, client::failure, client::first_sotw};
 use assent_proto::v1::{self, DeltaPolicyDiscoveryRequest, ReplicaState, RouteState};
 
 fn answer(response: &v1::DeltaPolicyDiscoveryResponse) -> DeltaPolicyDiscoveryRequest {
@@ -12,9 +12,9 @@ fn answer(response: &v1::DeltaPolicyDiscoveryResponse) -> DeltaPolicyDiscoveryRe
 }
 
 #[tokio::test]
-async fn r07_an_error_is_a_nack_even_with_the_newest_version() {
-    let ground = Ground::with_policy("r07a").await;
-    let mut stream = ground.connect("a").await;
+async fn r07_error_is_a_nack_even_with_the_newest_version() {
+    let workspace = Workspace::with_policy("r07a").await;
+    let mut stream = workspace.connect("a").await;
     let response = stream.next().await;
     stream
         .send(DeltaPolicyDiscoveryRequest {
@@ -22,21 +22,21 @@ async fn r07_an_error_is_a_nack_even_with_the_newest_version() {
             ..answer(&response)
         })
         .await;
-    let replica = ground
+    let replica = workspace
         .replica("a", |r| r.state() == ReplicaState::Rejected)
         .await;
     assert_eq!(replica.version_rejected, response.version_info);
     assert_eq!(replica.version_acked, "");
     // Not resent, and not flipped.
     stream.silent().await;
-    let set = ground.up.fetch(&ground.server).await.unwrap();
+    let set = workspace.up.fetch(&workspace.server).await.unwrap();
     assert_eq!(set.routes[0].state(), RouteState::Candidate);
 }
 
 #[tokio::test]
-async fn r07_an_empty_error_is_an_error_too() {
-    let ground = Ground::with_policy("r07b").await;
-    let mut stream = ground.connect("a").await;
+async fn r07_empty_error_is_a_nack() {
+    let workspace = Workspace::with_policy("r07b").await;
+    let mut stream = workspace.connect("a").await;
     let response = stream.next().await;
     stream
         .send(DeltaPolicyDiscoveryRequest {
@@ -44,26 +44,26 @@ async fn r07_an_empty_error_is_an_error_too() {
             ..answer(&response)
         })
         .await;
-    ground
+    workspace
         .replica("a", |r| r.state() == ReplicaState::Rejected)
         .await;
 }
 
 #[tokio::test]
-async fn r07_the_whole_world_is_refused_by_an_error_too() {
-    let ground = Ground::with_policy("r07c").await;
-    let mut stream = Sotw::open(ground.channel().await, first_sotw(ground.node("a")))
+async fn r07_error_is_a_nack_on_state_of_the_world_streams() {
+    let workspace = Workspace::with_policy("r07c").await;
+    let mut stream = Sotw::open(workspace.channel().await, first_sotw(workspace.node("a")))
         .await
         .unwrap();
     let response = stream.next().await;
     stream.nack(&response, "it does not load").await;
-    let replica = ground
+    let replica = workspace
         .replica("a", |r| r.state() == ReplicaState::Rejected)
         .await;
     assert_eq!(replica.version_rejected, response.version_info);
     stream.silent().await;
     // The next set goes out at once, and is whole again; what was refused has left it.
-    ground.apply("a", "{n: 2}").await;
+    workspace.apply("a", "{n: 2}").await;
     loop {
         let response = stream.next().await;
         stream.ack(&response).await;
@@ -76,16 +76,16 @@ async fn r07_the_whole_world_is_refused_by_an_error_too() {
 }
 
 #[tokio::test]
-async fn r08_an_answer_to_a_superseded_nonce_changes_nothing() {
-    let ground = Ground::with_policy("r08a").await;
-    let mut stream = ground.connect("a").await;
+async fn r08_answer_to_superseded_nonce_changes_nothing() {
+    let workspace = Workspace::with_policy("r08a").await;
+    let mut stream = workspace.connect("a").await;
     let old = stream.next().await;
     stream.ack(&old).await;
     let new = stream.next().await;
     stream.ack(&new).await;
     let acked = |r: &v1::ReplicaStatus| r.version_acked == new.version_info;
-    ground.replica("a", acked).await;
-    let before = ground
+    workspace.replica("a", acked).await;
+    let before = workspace
         .up
         .metric("assent_discovery_stale_nonces_total")
         .await;
@@ -97,11 +97,11 @@ async fn r08_an_answer_to_a_superseded_nonce_changes_nothing() {
         })
         .await;
     stream.silent().await;
-    let replica = ground.replica("a", |_| true).await;
+    let replica = workspace.replica("a", |_| true).await;
     assert!(acked(&replica), "{replica:?}");
     assert_eq!(replica.state(), ReplicaState::Current);
     assert_eq!(replica.protocol_errors, 0);
-    let after = ground
+    let after = workspace
         .up
         .metric("assent_discovery_stale_nonces_total")
         .await;
@@ -109,13 +109,13 @@ async fn r08_an_answer_to_a_superseded_nonce_changes_nothing() {
 }
 
 #[tokio::test]
-async fn r08_the_last_answer_to_the_newest_nonce_wins() {
-    let ground = Ground::with_policy("r08b").await;
-    let mut stream = ground.connect("a").await;
+async fn r08_last_answer_to_newest_nonce_wins() {
+    let workspace = Workspace::with_policy("r08b").await;
+    let mut stream = workspace.connect("a").await;
     let response = stream.next().await;
     let revision = response.policies[0].revision.clone();
     stream.reject(&response, &[&revision]).await;
-    ground
+    workspace
         .replica("a", |r| r.state() == ReplicaState::Rejected)
         .await;
     // It recovered: the same nonce is answered again, and the flip follows.
@@ -125,11 +125,11 @@ async fn r08_the_last_answer_to_the_newest_nonce_wins() {
 }
 
 #[tokio::test]
-async fn r10_a_nonce_that_was_never_issued_is_a_protocol_error() {
-    let ground = Ground::with_policy("r10a").await;
-    let mut stream = ground.connect("a").await;
+async fn r10_unknown_nonce_is_a_protocol_error() {
+    let workspace = Workspace::with_policy("r10a").await;
+    let mut stream = workspace.connect("a").await;
     let response = stream.next().await;
-    let mut other = ground.connect("b").await;
+    let mut other = workspace.connect("b").await;
     let foreign = other.next().await;
     for nonce in ["invented", foreign.nonce.as_str()] {
         let request = DeltaPolicyDiscoveryRequest {
@@ -138,16 +138,16 @@ async fn r10_a_nonce_that_was_never_issued_is_a_protocol_error() {
         };
         stream.send(request).await;
     }
-    let replica = ground.replica("a", |r| r.protocol_errors == 2).await;
+    let replica = workspace.replica("a", |r| r.protocol_errors == 2).await;
     assert_eq!(replica.outstanding_nonce, response.nonce);
     assert_eq!(replica.version_acked, "");
     stream.silent().await;
 }
 
 #[tokio::test]
-async fn r10_an_ack_of_another_version_is_a_protocol_error() {
-    let ground = Ground::with_policy("r10b").await;
-    let mut stream = ground.connect("a").await;
+async fn r10_ack_of_another_version_is_a_protocol_error() {
+    let workspace = Workspace::with_policy("r10b").await;
+    let mut stream = workspace.connect("a").await;
     let response = stream.next().await;
     stream
         .send(DeltaPolicyDiscoveryRequest {
@@ -155,7 +155,7 @@ async fn r10_an_ack_of_another_version_is_a_protocol_error() {
             ..answer(&response)
         })
         .await;
-    let replica = ground.replica("a", |r| r.protocol_errors == 1).await;
+    let replica = workspace.replica("a", |r| r.protocol_errors == 1).await;
     assert_eq!(
         replica.outstanding_nonce, response.nonce,
         "it stays outstanding"
@@ -165,9 +165,9 @@ async fn r10_an_ack_of_another_version_is_a_protocol_error() {
 }
 
 #[tokio::test]
-async fn r10_an_ack_may_leave_its_version_out() {
-    let ground = Ground::with_policy("r10c").await;
-    let mut stream = ground.connect("a").await;
+async fn r10_ack_may_omit_the_version() {
+    let workspace = Workspace::with_policy("r10c").await;
+    let mut stream = workspace.connect("a").await;
     let response = stream.next().await;
     stream
         .send(DeltaPolicyDiscoveryRequest {
@@ -175,16 +175,16 @@ async fn r10_an_ack_may_leave_its_version_out() {
             ..answer(&response)
         })
         .await;
-    ground
+    workspace
         .replica("a", |r| r.version_acked == response.version_info)
         .await;
 }
 
 #[tokio::test]
-async fn r11_a_duplicate_ack_is_idempotent() {
-    let ground = Ground::with_policy("r11").await;
-    let mut stream = ground.settled("a").await;
-    ground.apply("a", "{n: 2}").await;
+async fn r11_duplicate_ack_is_idempotent() {
+    let workspace = Workspace::with_policy("r11").await;
+    let mut stream = workspace.settled("a").await;
+    workspace.apply("a", "{n: 2}").await;
     let response = stream.next().await;
     for _ in 0..5 {
         stream.ack(&response).await;
@@ -194,25 +194,25 @@ async fn r11_a_duplicate_ack_is_idempotent() {
         stream.ack(&flip).await;
     }
     let acked = |r: &v1::ReplicaStatus| r.version_acked == flip.version_info;
-    assert_eq!(ground.replica("a", acked).await.protocol_errors, 0);
+    assert_eq!(workspace.replica("a", acked).await.protocol_errors, 0);
 }
 
 #[tokio::test]
-async fn r17_a_late_nack_takes_the_acknowledgement_back() {
-    let ground = Ground::with_policy("r17").await;
-    let mut stream = ground.settled("a").await;
+async fn r17_late_nack_reverts_the_acknowledgement() {
+    let workspace = Workspace::with_policy("r17").await;
+    let mut stream = workspace.settled("a").await;
     let before = stream.held().version();
-    ground.apply("b", "{}").await;
+    workspace.apply("b", "{}").await;
     let candidate = stream.next().await;
     stream.ack(&candidate).await;
     let newest = stream.next().await;
     stream.ack(&newest).await;
-    ground
+    workspace
         .replica("a", |r| r.version_acked == newest.version_info)
         .await;
     let revision = candidate.policies[0].revision.clone();
     stream.reject(&newest, &[&revision]).await;
-    let replica = ground
+    let replica = workspace
         .replica("a", |r| r.state() == ReplicaState::Rejected)
         .await;
     assert_eq!(replica.version_acked, candidate.version_info);
@@ -222,18 +222,18 @@ async fn r17_a_late_nack_takes_the_acknowledgement_back() {
 }
 
 #[tokio::test]
-async fn r18_no_answer_is_neither_success_nor_failure_and_nothing_is_resent() {
-    let ground = Ground::with_policy("r18").await;
-    let mut stream = ground.connect("a").await;
+async fn r18_missing_answer_is_neither_success_nor_failure() {
+    let workspace = Workspace::with_policy("r18").await;
+    let mut stream = workspace.connect("a").await;
     let response = stream.next().await;
-    let replica = ground
+    let replica = workspace
         .replica("a", |r| r.state() == ReplicaState::Behind)
         .await;
     assert_eq!(replica.version_sent, response.version_info);
     assert_eq!(replica.outstanding_nonce, response.nonce);
     assert!(replica.version_acked.is_empty() && replica.version_rejected.is_empty());
     stream.silent().await;
-    let status = ground.up.replicas(&ground.server).await;
+    let status = workspace.up.replicas(&workspace.server).await;
     let policy = &status.policies[0];
     let counts = (
         policy.wanted,

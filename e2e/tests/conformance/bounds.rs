@@ -1,9 +1,9 @@
-//! R36 and what else a client may not do.
+//! R36 and other limits on clients.
 
 use std::collections::HashMap;
 
 use assent_e2e::{
-    Delta, Ground, Sotw,
+    Delta, Sotw, Workspace,
     client::{failure, first, first_sotw, rejection},
 };
 use assent_proto::v1::{
@@ -13,9 +13,9 @@ use assent_proto::v1::{
 use tonic::Code;
 
 #[tokio::test]
-async fn r36_error_texts_are_cut_at_4_kib() {
-    let ground = Ground::with_policy("r36a").await;
-    let mut stream = ground.connect("a").await;
+async fn r36_error_texts_are_truncated_to_4_kib() {
+    let workspace = Workspace::with_policy("r36a").await;
+    let mut stream = workspace.connect("a").await;
     let response = stream.next().await;
     let revision = response.policies[0].revision.clone();
     // Two bytes each, from an odd place on: a cut in the middle of one would not be text.
@@ -28,7 +28,7 @@ async fn r36_error_texts_are_cut_at_4_kib() {
             ..DeltaPolicyDiscoveryRequest::default()
         })
         .await;
-    let replica = ground
+    let replica = workspace
         .replica("a", |r| r.state() == ReplicaState::Rejected)
         .await;
     let kept = &replica.rejected[0].status.as_ref().unwrap().message;
@@ -38,15 +38,15 @@ async fn r36_error_texts_are_cut_at_4_kib() {
         kept.len()
     );
     assert!(text.starts_with(kept.as_str()));
-    let (_, body) = ground.up.request("/status", None).await.unwrap();
+    let (_, body) = workspace.up.request("/status", None).await.unwrap();
     assert!(body.len() < 1 << 20, "/status has {} bytes", body.len());
 }
 
 #[tokio::test]
 async fn r36_more_than_64_rejections_count_as_truncated() {
-    let ground = Ground::with_policy("r36b").await;
+    let workspace = Workspace::with_policy("r36b").await;
     for (id, count, truncated) in [("many", 65, false), ("said-so", 1, true)] {
-        let mut stream = ground.connect(id).await;
+        let mut stream = workspace.connect(id).await;
         let response = stream.next().await;
         let revision = response.policies[0].revision.clone();
         let mut rejected = vec![rejection(&revision, "no")];
@@ -60,32 +60,32 @@ async fn r36_more_than_64_rejections_count_as_truncated() {
                 ..DeltaPolicyDiscoveryRequest::default()
             })
             .await;
-        let replica = ground
+        let replica = workspace
             .replica(id, |r| r.state() == ReplicaState::Rejected)
             .await;
         assert_eq!(replica.version_acked, "");
         assert!(replica.rejected.len() <= 64);
         // Nothing of it was taken: the next response has everything again.
-        ground.apply(&format!("after-{id}"), "{}").await;
+        workspace.apply(&format!("after-{id}"), "{}").await;
         let next = stream.next().await;
         assert!(next.policies.iter().any(|p| p.revision == revision), "{id}");
     }
 }
 
 #[tokio::test]
-async fn r36_a_first_message_lists_at_most_20_000_revisions() {
-    let ground = Ground::with_policy("r36c").await;
+async fn r36_first_message_lists_at_most_20_000_revisions() {
+    let workspace = Workspace::with_policy("r36c").await;
     let digest = format!("sha256:{}", "4".repeat(64));
     let claim = |count: usize| {
         let entry = |n| (format!("cluster/gone-{n}/1-00000000"), digest.clone());
         DeltaPolicyDiscoveryRequest {
             initial_revisions: (0..count).map(entry).collect::<HashMap<_, _>>(),
-            ..first(ground.node("a"))
+            ..first(workspace.node("a"))
         }
     };
-    let refusal = Delta::refusal(ground.channel().await, claim(20_001)).await;
+    let refusal = Delta::refusal(workspace.channel().await, claim(20_001)).await;
     assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
-    let mut stream = Delta::open(ground.channel().await, claim(20_000))
+    let mut stream = Delta::open(workspace.channel().await, claim(20_000))
         .await
         .unwrap();
     let response = stream.next().await;
@@ -96,9 +96,9 @@ async fn r36_a_first_message_lists_at_most_20_000_revisions() {
 }
 
 #[tokio::test]
-async fn r36_a_health_check_is_bounded() {
-    let ground = Ground::new("r36d").await;
-    let mut client = PolicyDiscoveryServiceClient::new(ground.channel().await);
+async fn r36_health_check_is_bounded() {
+    let workspace = Workspace::new("r36d").await;
+    let mut client = PolicyDiscoveryServiceClient::new(workspace.channel().await);
     let route = |n| RetiredRouteRequests {
         path: format!("cluster/x/{n}-00000000"),
         requests: u64::MAX,
@@ -115,10 +115,10 @@ async fn r36_a_health_check_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_flood_of_answers_holds_up_nobody_else() {
-    let ground = Ground::with_policy("flood").await;
-    let mut quiet = ground.settled("quiet").await;
-    let mut noisy = ground.connect("noisy").await;
+async fn flood_of_answers_does_not_affect_others() {
+    let workspace = Workspace::with_policy("flood").await;
+    let mut quiet = workspace.settled("quiet").await;
+    let mut noisy = workspace.connect("noisy").await;
     let response = noisy.next().await;
     noisy.ack(&response).await;
     let text = "no ".repeat(500);
@@ -134,7 +134,7 @@ async fn a_flood_of_answers_holds_up_nobody_else() {
         }
     };
     let work = async {
-        ground.apply("b", "{}").await;
+        workspace.apply("b", "{}").await;
         let response = quiet.next().await;
         quiet.ack(&response).await;
         response
@@ -143,33 +143,40 @@ async fn a_flood_of_answers_holds_up_nobody_else() {
         () = flood => unreachable!("it has no end"),
         news = work => news,
     };
-    assert!(news.policies.iter().any(|p| p.policy == ground.key("b")));
-    ground.replica("noisy", |r| r.protocol_errors > 0).await;
+    assert!(news.policies.iter().any(|p| p.policy == workspace.key("b")));
+    workspace.replica("noisy", |r| r.protocol_errors > 0).await;
 }
 
 #[tokio::test]
-async fn streams_that_come_and_go_leave_nothing_behind() {
-    let ground = Ground::with_policy("come-and-go").await;
-    let channel = ground.channel().await;
+async fn closed_streams_leave_no_state() {
+    let workspace = Workspace::with_policy("come-and-go").await;
+    let channel = workspace.channel().await;
     for n in 0..200 {
         let id = format!("fleeting-{}", n % 10);
         match n % 3 {
-            0 => drop(Delta::connect(channel.clone(), ground.node(&id)).await),
+            0 => drop(Delta::connect(channel.clone(), workspace.node(&id)).await),
             1 => drop(
-                Delta::connect(channel.clone(), ground.node(&id))
+                Delta::connect(channel.clone(), workspace.node(&id))
                     .await
                     .next()
                     .await,
             ),
             _ => {
-                let request = first_sotw(ground.node(&id));
+                let request = first_sotw(workspace.node(&id));
                 drop(Sotw::open(channel.clone(), request).await.unwrap());
             }
         }
     }
-    let gone = async || ground.up.replicas("come-and-go").await.replicas.is_empty();
+    let gone = async || {
+        workspace
+            .up
+            .replicas("come-and-go")
+            .await
+            .replicas
+            .is_empty()
+    };
     assent_e2e::eventually("all are forgotten after their grace", gone).await;
     let streams = "assent_discovery_streams{policy_server=\"come-and-go\"}";
-    assert_eq!(ground.up.metric(streams).await, 0.0);
-    ground.settled("a").await;
+    assert_eq!(workspace.up.metric(streams).await, 0.0);
+    workspace.settled("a").await;
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use assent_e2e::{Delta, Ground, Options, PATIENCE, Up, client::is};
+use assent_e2e::{Delta, Options, PATIENCE, Up, Workspace, client::is};
 use assent_proto::v1::{
     self, ClientStatusRequest, FetchModuleRequest, HealthCheckRequest, ReplicaState,
     RetiredRouteRequests, RouteState, StatModulesRequest,
@@ -14,10 +14,10 @@ use tokio::time::timeout;
 use tonic::{Code, transport::Channel};
 
 #[tokio::test]
-async fn r40_a_module_call_says_what_is_wrong() {
-    let ground = Ground::with_policy("r40").await;
-    let mut modules = ModuleServiceClient::new(ground.channel().await);
-    let policy = ground.up.fetch("r40").await.unwrap().policies.remove(0);
+async fn r40_invalid_module_calls_are_rejected() {
+    let workspace = Workspace::with_policy("r40").await;
+    let mut modules = ModuleServiceClient::new(workspace.channel().await);
+    let policy = workspace.up.fetch("r40").await.unwrap().policies.remove(0);
     let unknown = format!("sha256:{}", "3".repeat(64));
     let upper = policy.module_digest.to_uppercase();
     let cases = [
@@ -83,10 +83,10 @@ async fn r40_a_module_call_says_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn r40_a_fetch_resumes_at_any_offset() {
-    let ground = Ground::with_policy("r40b").await;
-    let mut modules = ModuleServiceClient::new(ground.channel().await);
-    let policy = ground.up.fetch("r40b").await.unwrap().policies.remove(0);
+async fn r40_fetch_resumes_at_any_offset() {
+    let workspace = Workspace::with_policy("r40b").await;
+    let mut modules = ModuleServiceClient::new(workspace.channel().await);
+    let policy = workspace.up.fetch("r40b").await.unwrap().policies.remove(0);
     let (digest, size) = (policy.module_digest.as_str(), policy.module_size);
     let whole = joined(&chunks(&mut modules, digest, 0, "").await.unwrap());
     assert_eq!(assent_e2e::hash::digest(&whole), digest);
@@ -101,18 +101,18 @@ async fn r40_a_fetch_resumes_at_any_offset() {
 }
 
 #[tokio::test]
-async fn r41_pages_are_of_replicas_and_policies_come_first() {
-    let ground = Ground::with_policy("r41").await;
+async fn r41_pages_contain_replicas_and_policies_come_first() {
+    let workspace = Workspace::with_policy("r41").await;
     let mut streams = Vec::new();
     for n in 0..5 {
-        let mut stream = ground.connect(&format!("replica-{n}")).await;
+        let mut stream = workspace.connect(&format!("replica-{n}")).await;
         stream.next().await;
         streams.push(stream);
     }
-    ground
+    workspace
         .replica("replica-4", |r| r.state() == ReplicaState::Behind)
         .await;
-    let mut client = ClientStatusServiceClient::new(ground.channel().await);
+    let mut client = ClientStatusServiceClient::new(workspace.channel().await);
     let mut request = ClientStatusRequest {
         policy_server: "r41".into(),
         page_size: 2,
@@ -201,9 +201,9 @@ async fn r41_pages_are_of_replicas_and_policies_come_first() {
 }
 
 #[tokio::test]
-async fn r41_the_stream_of_states_follows_changes() {
-    let ground = Ground::with_policy("r41b").await;
-    let mut client = ClientStatusServiceClient::new(ground.channel().await);
+async fn r41_status_stream_follows_changes() {
+    let workspace = Workspace::with_policy("r41b").await;
+    let mut client = ClientStatusServiceClient::new(workspace.channel().await);
     let request = ClientStatusRequest {
         policy_server: "r41b".into(),
         ..ClientStatusRequest::default()
@@ -215,7 +215,7 @@ async fn r41_the_stream_of_states_follows_changes() {
         .into_inner();
     let first = states.message().await.unwrap().unwrap();
     assert!(first.replicas.is_empty() && first.policies.len() == 1);
-    let stream = ground.settled("a").await;
+    let stream = workspace.settled("a").await;
     loop {
         let next = timeout(PATIENCE, states.message())
             .await
@@ -234,9 +234,9 @@ async fn r41_the_stream_of_states_follows_changes() {
 }
 
 #[tokio::test]
-async fn r41_a_half_closed_stream_gets_what_is_due_then_ok() {
-    let ground = Ground::with_policy("r41c").await;
-    let mut stream = ground.connect("a").await;
+async fn r41_half_closed_stream_gets_what_is_due_then_ok() {
+    let workspace = Workspace::with_policy("r41c").await;
+    let mut stream = workspace.connect("a").await;
     stream.half_close();
     assert_eq!(stream.next().await.policies.len(), 1);
     assert_eq!(stream.ended().await.code(), Code::Ok);
@@ -245,18 +245,23 @@ async fn r41_a_half_closed_stream_gets_what_is_due_then_ok() {
 #[tokio::test]
 async fn r42_requests_on_a_retired_route_prolong_its_drain() {
     let options = Options::default().args(&["--drain-seconds", "3"]);
-    let ground = Ground::on(Arc::new(Up::start(options).await), "r42").await;
-    ground.apply("a", "{}").await;
-    let mut stream = ground.settled("a").await;
+    let workspace = Workspace::on(Arc::new(Up::start(options).await), "r42").await;
+    workspace.apply("a", "{}").await;
+    let mut stream = workspace.settled("a").await;
     let old = stream.held().routes.keys().next().unwrap().clone();
-    ground.apply("a", "{n: 2}").await;
-    stream.follow_active(&ground.key("a"), 2).await;
-    assert!(is(stream.held(), &ground.key("a"), 1, RouteState::Retired));
-    let mut client = PolicyDiscoveryServiceClient::new(ground.channel().await);
+    workspace.apply("a", "{n: 2}").await;
+    stream.follow_active(&workspace.key("a"), 2).await;
+    assert!(is(
+        stream.held(),
+        &workspace.key("a"),
+        1,
+        RouteState::Retired
+    ));
+    let mut client = PolicyDiscoveryServiceClient::new(workspace.channel().await);
     // More than twice the drain.
     for _ in 0..24 {
         let answer = client
-            .health_check(health(&ground, &old, 1))
+            .health_check(health(&workspace, &old, 1))
             .await
             .unwrap()
             .into_inner();
@@ -264,7 +269,7 @@ async fn r42_requests_on_a_retired_route_prolong_its_drain() {
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     assert!(
-        ground
+        workspace
             .up
             .fetch("r42")
             .await
@@ -280,12 +285,12 @@ async fn r42_requests_on_a_retired_route_prolong_its_drain() {
 }
 
 #[tokio::test]
-async fn r42_a_health_check_knows_whose_stream_is_open() {
-    let ground = Ground::with_policy("r42b").await;
-    let mut stream: Delta = ground.connect("a").await;
+async fn r42_health_check_reports_whether_a_stream_is_open() {
+    let workspace = Workspace::with_policy("r42b").await;
+    let mut stream: Delta = workspace.connect("a").await;
     stream.next().await;
-    let mut client = PolicyDiscoveryServiceClient::new(ground.channel().await);
-    let own = health(&ground, "x", 0);
+    let mut client = PolicyDiscoveryServiceClient::new(workspace.channel().await);
+    let own = health(&workspace, "x", 0);
     assert!(
         client
             .health_check(own.clone())
@@ -328,11 +333,11 @@ async fn r42_a_health_check_knows_whose_stream_is_open() {
     );
 }
 
-fn health(ground: &Ground, path: &str, requests: u64) -> HealthCheckRequest {
+fn health(workspace: &Workspace, path: &str, requests: u64) -> HealthCheckRequest {
     HealthCheckRequest {
         id: "a".into(),
-        policy_server: ground.server.clone(),
-        instance_uid: ground.node("a").instance_uid,
+        policy_server: workspace.server.clone(),
+        instance_uid: workspace.node("a").instance_uid,
         retired_routes: vec![RetiredRouteRequests {
             path: path.into(),
             requests,

@@ -1,4 +1,4 @@
-//! R28, R30, R31, and whatever else may happen to a connection.
+//! R28, R30, R31, and other events on connections.
 
 use std::{
     net::SocketAddr,
@@ -9,7 +9,7 @@ use std::{
 };
 
 use assent_e2e::{
-    Delta, Ground, Options, Up,
+    Delta, Options, Up, Workspace,
     client::{first, node},
     eventually,
 };
@@ -21,22 +21,22 @@ use tokio::{
 use tonic::{Code, transport::Endpoint};
 
 #[tokio::test]
-async fn r28_the_newest_stream_of_a_replica_wins() {
-    let ground = Ground::with_policy("r28").await;
-    let mut old = ground.connect("a").await;
+async fn r28_newest_stream_of_a_replica_wins() {
+    let workspace = Workspace::with_policy("r28").await;
+    let mut old = workspace.connect("a").await;
     let for_old = old.next().await;
     let second = v1::Node {
         instance_uid: "process-2".into(),
-        ..ground.node("a")
+        ..workspace.node("a")
     };
-    let mut new = Delta::connect(ground.channel().await, second).await;
+    let mut new = Delta::connect(workspace.channel().await, second).await;
     let for_new = new.next().await;
     assert_ne!(for_new.nonce, for_old.nonce);
-    // Its late answer, where it gets through at all, is nobody's.
+    // Its late answer, if it arrives at all, is ignored.
     old.ack_late(&for_old).await;
     assert_eq!(old.ended().await.code(), Code::Aborted);
     drop(old);
-    let status = ground.up.replicas("r28").await;
+    let status = workspace.up.replicas("r28").await;
     assert_eq!(status.replicas.len(), 1);
     let replica = &status.replicas[0];
     assert_eq!(replica.node.as_ref().unwrap().instance_uid, "process-2");
@@ -47,15 +47,15 @@ async fn r28_the_newest_stream_of_a_replica_wins() {
     assert_eq!(replica.outstanding_nonce, for_new.nonce);
     // The cleanup of the older one leaves the newer one alone.
     new.ack(&for_new).await;
-    new.follow_active(&ground.key("a"), 1).await;
+    new.follow_active(&workspace.key("a"), 1).await;
     new.silent().await;
 }
 
 #[tokio::test]
-async fn r28_the_same_name_at_another_server_is_another_replica() {
+async fn r28_same_name_on_another_server_is_another_replica() {
     let (one, two) = (
-        Ground::with_policy("r28b").await,
-        Ground::with_policy("r28c").await,
+        Workspace::with_policy("r28b").await,
+        Workspace::with_policy("r28c").await,
     );
     let mut first = one.connect("a").await;
     let response = first.next().await;
@@ -65,26 +65,26 @@ async fn r28_the_same_name_at_another_server_is_another_replica() {
 }
 
 #[tokio::test]
-async fn r30_a_peer_that_vanishes_is_noticed() {
-    let ground = Ground::with_policy("r30").await;
+async fn r30_vanished_peer_is_detected() {
+    let workspace = Workspace::with_policy("r30").await;
     let dead = Arc::new(AtomicBool::new(false));
-    let proxy = proxy(ground.up.discovery, dead.clone()).await;
+    let proxy = proxy(workspace.up.discovery, dead.clone()).await;
     let endpoint = Endpoint::from_shared(format!("http://{proxy}")).unwrap();
     let channel = endpoint.connect().await.unwrap();
-    let mut stream = Delta::connect(channel, ground.node("a")).await;
-    stream.follow_active(&ground.key("a"), 1).await;
-    ground
+    let mut stream = Delta::connect(channel, workspace.node("a")).await;
+    stream.follow_active(&workspace.key("a"), 1).await;
+    workspace
         .replica("a", |r| r.state() == ReplicaState::Current)
         .await;
     // From now on every byte is lost, and both sides keep their sockets.
     dead.store(true, Ordering::Relaxed);
-    ground
+    workspace
         .replica("a", |r| r.state() == ReplicaState::Disconnected)
         .await;
 }
 
 #[tokio::test]
-async fn r31_a_draining_control_plane_sends_its_clients_away() {
+async fn r31_draining_control_plane_disconnects_its_clients() {
     let mut up = Up::start(Options::default().policy("p")).await;
     let mut stream = Delta::connect(up.channel().await, node("a")).await;
     stream.follow_active("cluster/p", 1).await;
@@ -94,9 +94,9 @@ async fn r31_a_draining_control_plane_sends_its_clients_away() {
 }
 
 #[tokio::test]
-async fn garbage_on_the_port_disturbs_nobody() {
-    let ground = Ground::with_policy("garbage").await;
-    let mut stream = ground.settled("a").await;
+async fn garbage_on_the_port_does_not_affect_others() {
+    let workspace = Workspace::with_policy("garbage").await;
+    let mut stream = workspace.settled("a").await;
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let frame_of_16_mib = [
         &preface[..],
@@ -117,7 +117,7 @@ async fn garbage_on_the_port_disturbs_nobody() {
     ];
     for bytes in cases {
         for read in [false, true] {
-            let mut socket = TcpStream::connect(ground.up.discovery).await.unwrap();
+            let mut socket = TcpStream::connect(workspace.up.discovery).await.unwrap();
             // It may be closed on us at any byte.
             let _ = socket.write_all(bytes).await;
             if read && !bytes.is_empty() && bytes != &preface[..7] {
@@ -127,28 +127,28 @@ async fn garbage_on_the_port_disturbs_nobody() {
             }
         }
     }
-    ground.apply("b", "{}").await;
-    stream.follow_active(&ground.key("b"), 1).await;
+    workspace.apply("b", "{}").await;
+    stream.follow_active(&workspace.key("b"), 1).await;
     for reason in ["not_http2", "closed", "broken"] {
         let sample = format!("assent_discovery_refused_connections_total{{reason=\"{reason}\"}}");
-        let counted = async || ground.up.metric(&sample).await >= 1.0;
+        let counted = async || workspace.up.metric(&sample).await >= 1.0;
         eventually(&format!("{reason} is counted"), counted).await;
     }
 }
 
 #[tokio::test]
-async fn a_message_that_is_no_message_is_the_clients_fault() {
-    let ground = Ground::with_policy("nonsense").await;
+async fn malformed_message_is_a_client_error() {
+    let workspace = Workspace::with_policy("nonsense").await;
     // Longer than a first message with all that it may hold.
     let request = v1::DeltaPolicyDiscoveryRequest {
         client_address: "x".repeat(9 << 20),
-        ..first(ground.node("a"))
+        ..first(workspace.node("a"))
     };
-    let refusal = Delta::refusal(ground.channel().await, request).await;
+    let refusal = Delta::refusal(workspace.channel().await, request).await;
     assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
 }
 
-/// Passes bytes on until told that the line is dead.
+/// Forwards bytes until it is told to drop them.
 async fn proxy(to: SocketAddr, dead: Arc<AtomicBool>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -175,6 +175,6 @@ async fn pass(
             return;
         }
     }
-    // Neither end is told: the halves stay until the test ends.
+    // Neither end is closed: the halves stay until the test ends.
     std::future::pending::<()>().await;
 }

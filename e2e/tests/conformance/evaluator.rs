@@ -36,7 +36,7 @@ fn rejected(answer: &DeltaPolicyDiscoveryRequest) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn r09_every_answer_lists_all_that_is_not_loaded() {
+async fn r09_every_answer_lists_all_rejected_revisions() {
     let mut peer = Peer::start().await;
     let (good, bad) = (module::accept_all(""), module::garbage());
     let refuses = module::no_settings();
@@ -81,7 +81,7 @@ fn two_without(set: &Set, policy: &v1::Policy) -> Set {
 }
 
 #[tokio::test]
-async fn r09_more_than_64_are_cut_and_said_to_be() {
+async fn r09_more_than_64_rejections_are_truncated() {
     let mut peer = Peer::start().await;
     let bad = module::garbage();
     peer.serve(&bad);
@@ -96,7 +96,7 @@ async fn r09_more_than_64_are_cut_and_said_to_be() {
 }
 
 #[tokio::test]
-async fn r12_what_may_work_later_is_tried_again_and_the_same_nonce_answered() {
+async fn r12_retryable_failure_is_retried_and_the_same_nonce_answered() {
     let mut peer = Peer::start().await;
     let (evaluator, mut stream) = started(&mut peer, "r12").await;
     let wasm = module::deny_all("it came after all");
@@ -124,7 +124,7 @@ async fn r12_what_may_work_later_is_tried_again_and_the_same_nonce_answered() {
 }
 
 #[tokio::test]
-async fn r14_the_last_good_revision_answers_for_a_rejected_one() {
+async fn r14_last_good_revision_answers_for_a_rejected_one() {
     let mut peer = Peer::start().await;
     let (good, bad) = (module::deny_all("one"), module::garbage());
     peer.serve(&good);
@@ -146,7 +146,7 @@ async fn r14_the_last_good_revision_answers_for_a_rejected_one() {
 }
 
 #[tokio::test]
-async fn r16_a_first_message_lists_what_is_loaded_and_never_what_was_rejected() {
+async fn r16_first_message_lists_only_loaded_revisions() {
     let mut peer = Peer::start().await;
     let (good, bad) = (module::accept_all(""), module::garbage());
     peer.serve(&good);
@@ -196,7 +196,7 @@ async fn r16_a_first_message_lists_what_is_loaded_and_never_what_was_rejected() 
 }
 
 #[tokio::test]
-async fn r21_adding_and_removing_is_one_swap() {
+async fn r21_additions_and_removals_are_one_swap() {
     let mut peer = Peer::start().await;
     let (evaluator, mut stream) = started(&mut peer, "r21").await;
     let wasm = module::accept_all("1");
@@ -243,7 +243,7 @@ async fn ask_until(url: String, stop: Arc<AtomicBool>) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn r23_a_revision_that_comes_twice_is_refused_with_the_response() {
+async fn r23_duplicate_revision_is_rejected() {
     let mut peer = Peer::start().await;
     let wasm = module::accept_all("");
     peer.serve(&wasm);
@@ -260,7 +260,7 @@ async fn r23_a_revision_that_comes_twice_is_refused_with_the_response() {
 }
 
 #[tokio::test]
-async fn r24_a_version_that_does_not_match_its_content_is_refused() {
+async fn r24_mismatching_version_is_rejected() {
     let mut peer = Peer::start().await;
     let wasm = module::accept_all("");
     peer.serve(&wasm);
@@ -272,14 +272,14 @@ async fn r24_a_version_that_does_not_match_its_content_is_refused() {
     wrong.version_info = other.version();
     let answer = stream.refused(wrong).await;
     assert!(answer.rejected.is_empty() && answer.version_info.is_empty());
-    // A route that was left out, and one that says another state.
+    // A missing route, and one with another state.
     let mut wrong = set.full("n2");
     wrong.routes.clear();
     stream.refused(wrong).await;
     let mut wrong = set.full("n3");
     wrong.routes[0].state = Retired.into();
     stream.refused(wrong).await;
-    // Content that is not what its digest says is refused as that revision.
+    // Content that does not match its digest rejects that revision.
     let mut forged = set.full("n4");
     forged.policies[0].message = "changed on the way".into();
     let answer = stream.refused(forged).await;
@@ -317,7 +317,7 @@ async fn r26_parts_are_buffered_and_answered_once() {
 }
 
 #[tokio::test]
-async fn r27_an_older_leader_is_refused_and_left() {
+async fn r27_older_leader_is_rejected() {
     let mut peer = Peer::start().await;
     let wasm = module::accept_all("");
     peer.serve(&wasm);
@@ -336,7 +336,7 @@ async fn r27_an_older_leader_is_refused_and_left() {
     let answer = stream.refused(term(old.since(&new, "n2"), 4)).await;
     assert!(answer.rejected.is_empty());
     stream.ended().await;
-    // It holds what it held, says so, and still knows the term.
+    // It holds and reports the same set, and still knows the number of transitions.
     assert_eq!(evaluator.validate(&b.revision).await.0, 200);
     let mut stream = peer.stream().await;
     assert_eq!(stream.hello.version_info, new.version());

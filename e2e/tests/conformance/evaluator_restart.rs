@@ -38,7 +38,7 @@ async fn check_denied(evaluator: &Evaluator, policy: &Policy) {
 }
 
 #[tokio::test]
-async fn r34_evaluators_serve_on_and_restart_without_the_control_plane() {
+async fn r34_evaluators_serve_and_restart_without_control_plane() {
     let mut peer = Peer::start().await;
     let (mut evaluator, policy, set, _stream) = settled(&mut peer, "r34").await;
     let address = peer.stop().await;
@@ -46,7 +46,7 @@ async fn r34_evaluators_serve_on_and_restart_without_the_control_plane() {
     evaluator.restart().await;
     evaluator.wait_ready().await;
     check_denied(&evaluator, &policy).await;
-    // The control plane is back: it is told what is held, and confirms without resources.
+    // The control plane is back: it learns what is held, and confirms without resources.
     let mut peer = Peer::start_at(address).await;
     let mut stream = peer.stream().await;
     assert_eq!(stream.hello.version_info, set.version());
@@ -65,7 +65,7 @@ async fn r34_evaluators_serve_on_and_restart_without_the_control_plane() {
 }
 
 #[tokio::test]
-async fn r34_without_a_set_on_disk_it_is_never_ready() {
+async fn r34_evaluator_without_a_stored_set_is_never_ready() {
     let address = assent_e2e::up::free_address();
     let evaluator = Evaluator::start(&format!("http://{address}"), "r34b").await;
     // Longer than it waits for a control plane when it has a set.
@@ -79,7 +79,7 @@ async fn r34_without_a_set_on_disk_it_is_never_ready() {
 }
 
 #[tokio::test]
-async fn r34_a_set_that_is_damaged_is_not_believed_and_is_fetched_again() {
+async fn r34_damaged_set_is_fetched_again() {
     type Damage = fn(&mut Vec<u8>);
     let damages: [(&str, Damage); 4] = [
         ("truncated", |bytes| bytes.truncate(bytes.len() / 2)),
@@ -112,7 +112,7 @@ async fn r34_a_set_that_is_damaged_is_not_believed_and_is_fetched_again() {
 }
 
 #[tokio::test]
-async fn r34_a_module_that_is_damaged_on_disk_is_fetched_again() {
+async fn r34_damaged_module_is_fetched_again() {
     let mut peer = Peer::start().await;
     let (mut evaluator, policy, set, _stream) = settled(&mut peer, "r34d").await;
     evaluator.process.kill();
@@ -135,7 +135,7 @@ async fn r34_a_module_that_is_damaged_on_disk_is_fetched_again() {
 }
 
 #[tokio::test]
-async fn r34_what_brought_the_process_down_is_not_tried_again() {
+async fn r34_crashing_content_is_not_tried_again() {
     let mut peer = Peer::start().await;
     let (mut evaluator, good, set, _stream) = settled(&mut peer, "r34e").await;
     // It takes long to compile: the process dies in the middle of that.

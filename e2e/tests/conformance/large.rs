@@ -1,4 +1,4 @@
-//! R26, R29, R35: sets that are larger than a message may be, and clients that do not read.
+//! R26, R29, R35: sets larger than a message, and clients that do not read.
 
 use std::sync::{Arc, Weak};
 
@@ -47,7 +47,7 @@ async fn large() -> Arc<Up> {
 }
 
 #[tokio::test]
-async fn r26_parts_are_one_response_and_answered_once() {
+async fn r26_parts_form_one_response() {
     let up = large().await;
     let mut stream = Delta::connect(up.channel().await, node("r26")).await;
     // Parts are numbered, share version and nonce, and make the version: `next` checks it.
@@ -63,7 +63,7 @@ async fn r26_parts_are_one_response_and_answered_once() {
 }
 
 #[tokio::test]
-async fn r35_a_set_of_any_size_fits_a_client_that_takes_4_mib() {
+async fn r35_large_set_fits_a_4_mib_message_limit() {
     let up = large().await;
     let request = first_sotw(node("r35"));
     let mut stream = Sotw::open(up.channel().await, request).await.unwrap();
@@ -85,7 +85,7 @@ async fn r35_a_set_of_any_size_fits_a_client_that_takes_4_mib() {
 }
 
 #[tokio::test]
-async fn r29_clients_that_do_not_read_cost_others_nothing() {
+async fn r29_clients_that_do_not_read_do_not_affect_others() {
     let up = large().await;
     let before = resident_mib(&up);
     let stuck = Endpoint::from_shared(up.url()).unwrap();

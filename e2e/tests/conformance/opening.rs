@@ -1,9 +1,9 @@
-//! R1, R2, R5, R6: how a stream begins.
+//! R1, R2, R5, R6: opening a stream.
 
 use std::collections::BTreeSet;
 
 use assent_e2e::{
-    Delta, Ground, Options, Sotw, Up,
+    Delta, Options, Sotw, Up, Workspace,
     client::{first, first_sotw, node, node_of},
     hash::Held,
 };
@@ -11,17 +11,17 @@ use assent_proto::v1;
 use tonic::Code;
 
 #[tokio::test]
-async fn r01_a_first_message_without_node_is_invalid() {
-    let ground = Ground::new("r01a").await;
-    let refusal = Delta::refusal(ground.channel().await, Default::default()).await;
+async fn r01_first_message_without_node_is_invalid() {
+    let workspace = Workspace::new("r01a").await;
+    let refusal = Delta::refusal(workspace.channel().await, Default::default()).await;
     assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
-    let refusal = Sotw::refusal(ground.channel().await, Default::default()).await;
+    let refusal = Sotw::refusal(workspace.channel().await, Default::default()).await;
     assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
 }
 
 #[tokio::test]
-async fn r01_a_malformed_node_is_invalid() {
-    let ground = Ground::new("r01b").await;
+async fn r01_malformed_node_is_invalid() {
+    let workspace = Workspace::new("r01b").await;
     let long = "a".repeat(254);
     let ids = [
         "",
@@ -35,31 +35,32 @@ async fn r01_a_malformed_node_is_invalid() {
         long.as_str(),
     ];
     for id in ids {
-        let refusal = Delta::refusal(ground.channel().await, first(ground.node(id))).await;
+        let refusal = Delta::refusal(workspace.channel().await, first(workspace.node(id))).await;
         assert_eq!(refusal.code(), Code::InvalidArgument, "{id:?}: {refusal:?}");
-        let refusal = Sotw::refusal(ground.channel().await, first_sotw(ground.node(id))).await;
+        let refusal =
+            Sotw::refusal(workspace.channel().await, first_sotw(workspace.node(id))).await;
         assert_eq!(refusal.code(), Code::InvalidArgument, "{id:?}: {refusal:?}");
     }
 }
 
 #[tokio::test]
-async fn r01_a_node_has_at_most_8_kib() {
-    let ground = Ground::new("r01c").await;
+async fn r01_node_is_limited_to_8_kib() {
+    let workspace = Workspace::new("r01c").await;
     let node = |bytes| v1::Node {
         endpoint: "e".repeat(bytes),
-        ..ground.node("large")
+        ..workspace.node("large")
     };
-    let refusal = Delta::refusal(ground.channel().await, first(node(8 << 10))).await;
+    let refusal = Delta::refusal(workspace.channel().await, first(node(8 << 10))).await;
     assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
-    let mut stream = Delta::connect(ground.channel().await, node(7 << 10)).await;
+    let mut stream = Delta::connect(workspace.channel().await, node(7 << 10)).await;
     stream.next().await;
 }
 
 #[tokio::test]
-async fn r01_a_node_that_changes_is_invalid() {
-    let ground = Ground::new("r01d").await;
+async fn r01_changed_node_is_invalid() {
+    let workspace = Workspace::new("r01d").await;
     for (id, server) in [("another", "r01d"), ("same", "default")] {
-        let mut stream = ground.connect("same").await;
+        let mut stream = workspace.connect("same").await;
         let response = stream.next().await;
         let request = v1::DeltaPolicyDiscoveryRequest {
             version_info: response.version_info,
@@ -72,36 +73,42 @@ async fn r01_a_node_that_changes_is_invalid() {
 }
 
 #[tokio::test]
-async fn r01_the_same_node_again_is_no_change() {
-    let ground = Ground::new("r01e").await;
-    let mut stream = ground.connect("same").await;
+async fn r01_repeated_node_is_accepted() {
+    let workspace = Workspace::new("r01e").await;
+    let mut stream = workspace.connect("same").await;
     let response = stream.next().await;
     stream
         .send(v1::DeltaPolicyDiscoveryRequest {
             version_info: response.version_info.clone(),
             response_nonce: response.nonce,
-            ..first(ground.node("same"))
+            ..first(workspace.node("same"))
         })
         .await;
     let acked = response.version_info;
-    ground.replica("same", |r| r.version_acked == acked).await;
+    workspace
+        .replica("same", |r| r.version_acked == acked)
+        .await;
 }
 
 #[tokio::test]
-async fn r01_an_unknown_server_is_not_found_and_none_is_the_default() {
-    let ground = Ground::new("r01f").await;
-    let refusal = Delta::refusal(ground.channel().await, first(node_of("nobody", "a"))).await;
+async fn r01_unknown_server_is_not_found_and_empty_is_default() {
+    let workspace = Workspace::new("r01f").await;
+    let refusal = Delta::refusal(workspace.channel().await, first(node_of("nobody", "a"))).await;
     assert_eq!(refusal.code(), Code::NotFound, "{refusal:?}");
-    let refusal = Sotw::refusal(ground.channel().await, first_sotw(node_of("nobody", "a"))).await;
+    let refusal = Sotw::refusal(
+        workspace.channel().await,
+        first_sotw(node_of("nobody", "a")),
+    )
+    .await;
     assert_eq!(refusal.code(), Code::NotFound, "{refusal:?}");
-    let refusal = ground.up.fetch("nobody").await.unwrap_err();
+    let refusal = workspace.up.fetch("nobody").await.unwrap_err();
     assert_eq!(refusal.code(), Code::NotFound, "{refusal:?}");
-    let unnamed = Delta::connect(ground.channel().await, node("unnamed"))
+    let unnamed = Delta::connect(workspace.channel().await, node("unnamed"))
         .await
         .next()
         .await;
     let named = node_of("default", "named");
-    let named = Delta::connect(ground.channel().await, named)
+    let named = Delta::connect(workspace.channel().await, named)
         .await
         .next()
         .await;
@@ -109,15 +116,15 @@ async fn r01_an_unknown_server_is_not_found_and_none_is_the_default() {
 }
 
 #[tokio::test]
-async fn r02_a_first_request_gets_exactly_one_response() {
-    let ground = Ground::with_policy("r02a").await;
-    let mut stream = ground.connect("a").await;
+async fn r02_first_request_gets_exactly_one_response() {
+    let workspace = Workspace::with_policy("r02a").await;
+    let mut stream = workspace.connect("a").await;
     let response = stream.next().await;
     assert_eq!(response.policies.len(), 1);
-    assert_eq!(response.policies[0].policy, ground.key("a"));
+    assert_eq!(response.policies[0].policy, workspace.key("a"));
     assert!(!response.nonce.is_empty() && !response.no_change);
     stream.silent().await;
-    let mut stream = Sotw::open(ground.channel().await, first_sotw(ground.node("b")))
+    let mut stream = Sotw::open(workspace.channel().await, first_sotw(workspace.node("b")))
         .await
         .unwrap();
     assert_eq!(stream.next().await.policies.len(), 1);
@@ -125,22 +132,22 @@ async fn r02_a_first_request_gets_exactly_one_response() {
 }
 
 #[tokio::test]
-async fn r02_an_empty_set_is_an_answer() {
-    let ground = Ground::new("r02b").await;
-    let mut stream = ground.connect("a").await;
+async fn r02_empty_set_is_sent() {
+    let workspace = Workspace::new("r02b").await;
+    let mut stream = workspace.connect("a").await;
     let response = stream.next().await;
     assert!(response.policies.is_empty() && response.routes.is_empty());
     assert_eq!(response.version_info, Held::default().version());
     stream.ack(&response).await;
     stream.silent().await;
-    let mut stream = Sotw::open(ground.channel().await, first_sotw(ground.node("b")))
+    let mut stream = Sotw::open(workspace.channel().await, first_sotw(workspace.node("b")))
         .await
         .unwrap();
     assert_eq!(stream.next().await.version_info, Held::default().version());
 }
 
 #[tokio::test]
-async fn r02_before_the_directory_was_read_streams_are_held() {
+async fn r02_streams_are_held_until_synced() {
     let options = Options {
         make_directory: false,
         ..Options::default()
@@ -160,7 +167,7 @@ async fn r02_before_the_directory_was_read_streams_are_held() {
 }
 
 #[tokio::test]
-async fn r02_who_waits_too_long_for_the_first_set_is_told_unavailable() {
+async fn r02_held_stream_ends_with_unavailable() {
     let options = Options {
         make_directory: false,
         ..Options::default()
@@ -175,20 +182,22 @@ async fn r02_who_waits_too_long_for_the_first_set_is_told_unavailable() {
 }
 
 #[tokio::test]
-async fn r05_a_nonce_in_the_first_message_means_nothing() {
-    let ground = Ground::with_policy("r05").await;
-    let mut earlier = ground.connect("a").await;
+async fn r05_nonce_in_first_message_is_ignored() {
+    let workspace = Workspace::with_policy("r05").await;
+    let mut earlier = workspace.connect("a").await;
     let response = earlier.next().await;
     for nonce in [response.nonce.as_str(), "never-issued"] {
         let request = v1::DeltaPolicyDiscoveryRequest {
             response_nonce: nonce.into(),
-            ..first(ground.node("b"))
+            ..first(workspace.node("b"))
         };
-        let mut stream = Delta::open(ground.channel().await, request).await.unwrap();
+        let mut stream = Delta::open(workspace.channel().await, request)
+            .await
+            .unwrap();
         let first = stream.next().await;
         assert_eq!(first.policies.len(), 1);
         assert_ne!(first.nonce, nonce);
-        let replica = ground
+        let replica = workspace
             .replica("b", |r| !r.outstanding_nonce.is_empty())
             .await;
         assert_eq!(replica.protocol_errors, 0);
@@ -196,9 +205,9 @@ async fn r05_a_nonce_in_the_first_message_means_nothing() {
 }
 
 #[tokio::test]
-async fn r06_a_nonce_is_never_used_twice() {
-    let ground = Ground::with_policy("r06").await;
-    let mut stream = ground.connect("a").await;
+async fn r06_nonces_are_unique() {
+    let workspace = Workspace::with_policy("r06").await;
+    let mut stream = workspace.connect("a").await;
     let mut nonces = BTreeSet::new();
     let mut versions = BTreeSet::new();
     for generation in 2..5 {
@@ -211,7 +220,7 @@ async fn r06_a_nonce_is_never_used_twice() {
             versions.insert(response.version_info.clone());
             stream.ack(&response).await;
         }
-        ground.apply("a", &format!("{{n: {generation}}}")).await;
+        workspace.apply("a", &format!("{{n: {generation}}}")).await;
     }
     assert!(versions.len() >= 5, "{versions:?}");
 }

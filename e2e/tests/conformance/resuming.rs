@@ -1,110 +1,118 @@
-//! R3, R4, R15, R16's other side, R32: what a client says it holds.
+//! R3, R4, R15, R16 (control plane), R32: resuming from what a client holds.
 
 use std::collections::HashMap;
 
 use assent_e2e::{
-    Delta, Ground, Options, Sotw, Up,
+    Delta, Options, Sotw, Up, Workspace,
     client::{first, first_sotw, node},
 };
 use assent_proto::v1::{self, DeltaPolicyDiscoveryRequest, ReplicaState, RouteState};
 
 #[tokio::test]
-async fn r03_the_current_version_is_confirmed_without_resources() {
-    let ground = Ground::with_policy("r03a").await;
-    let held = ground.settled("a").await.held().clone();
-    let mut stream = Delta::resume(ground.channel().await, ground.node("a"), &held).await;
+async fn r03_current_version_is_confirmed_without_resources() {
+    let workspace = Workspace::with_policy("r03a").await;
+    let held = workspace.settled("a").await.held().clone();
+    let mut stream = Delta::resume(workspace.channel().await, workspace.node("a"), &held).await;
     let response = stream.next().await;
     assert!(response.no_change, "{response:?}");
     assert_eq!(response.version_info, held.version());
     stream.ack(&response).await;
     let current = |r: &v1::ReplicaStatus| r.state() == ReplicaState::Current;
-    ground.replica("a", current).await;
+    workspace.replica("a", current).await;
     stream.silent().await;
 }
 
 #[tokio::test]
-async fn r03_a_version_alone_is_enough_to_be_current() {
-    let ground = Ground::with_policy("r03b").await;
-    let held = ground.settled("a").await.held().clone();
+async fn r03_version_alone_proves_being_current() {
+    let workspace = Workspace::with_policy("r03b").await;
+    let held = workspace.settled("a").await.held().clone();
     let request = DeltaPolicyDiscoveryRequest {
         version_info: held.version(),
-        ..first(ground.node("a"))
+        ..first(workspace.node("a"))
     };
-    let mut stream = Delta::open(ground.channel().await, request).await.unwrap();
+    let mut stream = Delta::open(workspace.channel().await, request)
+        .await
+        .unwrap();
     assert!(stream.next().await.no_change);
 }
 
 #[tokio::test]
-async fn r03_who_has_the_current_version_hears_nothing_of_the_whole_world() {
-    let ground = Ground::with_policy("r03c").await;
-    let held = ground.settled("a").await.held().clone();
+async fn r03_current_state_of_the_world_client_gets_no_response() {
+    let workspace = Workspace::with_policy("r03c").await;
+    let held = workspace.settled("a").await.held().clone();
     let request = v1::PolicyDiscoveryRequest {
         version_info: held.version(),
-        ..first_sotw(ground.node("b"))
+        ..first_sotw(workspace.node("b"))
     };
-    let mut stream = Sotw::open(ground.channel().await, request).await.unwrap();
-    let replica = ground
+    let mut stream = Sotw::open(workspace.channel().await, request)
+        .await
+        .unwrap();
+    let replica = workspace
         .replica("b", |r| r.state() == ReplicaState::Current)
         .await;
     assert_eq!(replica.version_acked, held.version());
     stream.silent().await;
     // The stream is open for the next change.
-    ground.apply("a", "{n: 2}").await;
+    workspace.apply("a", "{n: 2}").await;
     assert_eq!(stream.next().await.policies.len(), 2);
 }
 
 #[tokio::test]
-async fn r03_an_old_version_gets_the_difference() {
-    let ground = Ground::with_policy("r03d").await;
-    let mut stream = ground.settled("a").await;
+async fn r03_old_version_gets_the_difference() {
+    let workspace = Workspace::with_policy("r03d").await;
+    let mut stream = workspace.settled("a").await;
     let old = stream.held().clone();
-    ground.apply("b", "{}").await;
-    stream.follow_active(&ground.key("b"), 1).await;
+    workspace.apply("b", "{}").await;
+    stream.follow_active(&workspace.key("b"), 1).await;
     drop(stream);
-    let mut stream = Delta::resume(ground.channel().await, ground.node("a"), &old).await;
+    let mut stream = Delta::resume(workspace.channel().await, workspace.node("a"), &old).await;
     let response = stream.next().await;
     let sent: Vec<_> = response
         .policies
         .iter()
         .map(|p| p.policy.as_str())
         .collect();
-    assert_eq!(sent, [ground.key("b")]);
+    assert_eq!(sent, [workspace.key("b")]);
     assert_eq!(response.routes.len(), 2);
 }
 
 #[tokio::test]
-async fn r03_an_unknown_version_gets_everything() {
-    let ground = Ground::with_policy("r03e").await;
+async fn r03_unknown_version_gets_everything() {
+    let workspace = Workspace::with_policy("r03e").await;
     for version in ["0".repeat(64), "not a version".to_owned()] {
         let request = DeltaPolicyDiscoveryRequest {
             version_info: version.clone(),
-            ..first(ground.node("a"))
+            ..first(workspace.node("a"))
         };
-        let mut stream = Delta::open(ground.channel().await, request).await.unwrap();
+        let mut stream = Delta::open(workspace.channel().await, request)
+            .await
+            .unwrap();
         assert_eq!(stream.next().await.policies.len(), 1);
         let request = v1::PolicyDiscoveryRequest {
             version_info: version,
-            ..first_sotw(ground.node("b"))
+            ..first_sotw(workspace.node("b"))
         };
-        let mut stream = Sotw::open(ground.channel().await, request).await.unwrap();
+        let mut stream = Sotw::open(workspace.channel().await, request)
+            .await
+            .unwrap();
         assert_eq!(stream.next().await.policies.len(), 1);
     }
 }
 
 #[tokio::test]
-async fn r03_where_map_and_version_disagree_the_map_wins() {
-    let ground = Ground::with_policy("r03f").await;
-    let held = ground.settled("a").await.held().clone();
+async fn r03_held_revisions_win_over_the_version() {
+    let workspace = Workspace::with_policy("r03f").await;
+    let held = workspace.settled("a").await.held().clone();
     let revision = held.revisions.keys().next().unwrap().clone();
     // It claims the current version, and content that is not that version's.
     let claim = |digest: &str| DeltaPolicyDiscoveryRequest {
         version_info: held.version(),
         initial_revisions: HashMap::from([(revision.clone(), digest.to_owned())]),
-        ..first(ground.node("a"))
+        ..first(workspace.node("a"))
     };
     let other = format!("sha256:{}", "1".repeat(64));
     for digest in [other.as_str(), "nonsense", ""] {
-        let mut stream = Delta::open(ground.channel().await, claim(digest))
+        let mut stream = Delta::open(workspace.channel().await, claim(digest))
             .await
             .unwrap();
         let response = stream.next().await;
@@ -112,24 +120,24 @@ async fn r03_where_map_and_version_disagree_the_map_wins() {
         assert_eq!(response.policies.len(), 1, "{digest}");
     }
     let right = held.revisions[&revision].clone();
-    let mut stream = Delta::open(ground.channel().await, claim(&right))
+    let mut stream = Delta::open(workspace.channel().await, claim(&right))
         .await
         .unwrap();
     assert!(stream.next().await.no_change);
 }
 
 #[tokio::test]
-async fn r04_what_the_snapshot_lacks_is_removed_and_routes_are_complete() {
-    let ground = Ground::with_policy("r04").await;
-    let mut held = ground.settled("a").await.held().clone();
+async fn r04_missing_revisions_are_removed_and_routes_are_complete() {
+    let workspace = Workspace::with_policy("r04").await;
+    let mut held = workspace.settled("a").await.held().clone();
     let digest = format!("sha256:{}", "2".repeat(64));
     held.revisions
         .insert("cluster/gone/7-0badc0de".into(), digest);
     let request = DeltaPolicyDiscoveryRequest {
         initial_revisions: held.revisions.clone().into_iter().collect(),
-        ..first(ground.node("a"))
+        ..first(workspace.node("a"))
     };
-    let mut stream = Delta::open(ground.channel().await, request.clone())
+    let mut stream = Delta::open(workspace.channel().await, request.clone())
         .await
         .unwrap();
     let response = stream.next().await;
@@ -138,7 +146,7 @@ async fn r04_what_the_snapshot_lacks_is_removed_and_routes_are_complete() {
     assert_eq!(response.routes.len(), 1, "the table is replaced");
     // Nothing of the stream was taken yet: the next response has a complete table again.
     stream.nack(&response, "not this one").await;
-    ground.apply("b", "{}").await;
+    workspace.apply("b", "{}").await;
     let response = stream.next().await;
     assert_eq!(response.removed_revisions, ["cluster/gone/7-0badc0de"]);
     assert_eq!((response.policies.len(), response.routes.len()), (1, 2));
@@ -150,44 +158,44 @@ async fn r04_what_the_snapshot_lacks_is_removed_and_routes_are_complete() {
 }
 
 #[tokio::test]
-async fn r15_going_back_to_a_set_that_is_held_sends_no_resources() {
-    let ground = Ground::with_policy("r15").await;
-    let mut stream = ground.settled("a").await;
+async fn r15_returning_to_a_held_set_sends_no_resources() {
+    let workspace = Workspace::with_policy("r15").await;
+    let mut stream = workspace.settled("a").await;
     let before = stream.held().version();
-    ground.apply("b", "{}").await;
+    workspace.apply("b", "{}").await;
     let response = stream.next().await;
     assert_eq!(response.policies.len(), 1);
     stream.nack(&response, "not this one").await;
-    ground.delete("b");
+    workspace.delete("b");
     let response = stream.next().await;
     assert!(response.no_change, "{response:?}");
     assert_eq!(response.version_info, before);
     stream.ack(&response).await;
-    ground
+    workspace
         .replica("a", |r| r.state() == ReplicaState::Current)
         .await;
 }
 
 #[tokio::test]
-async fn r16_what_was_rejected_is_offered_again_after_a_reconnect() {
-    let ground = Ground::with_policy("r16").await;
-    let mut stream = ground.connect("a").await;
+async fn r16_rejected_revision_is_offered_again_after_reconnect() {
+    let workspace = Workspace::with_policy("r16").await;
+    let mut stream = workspace.connect("a").await;
     let response = stream.next().await;
     let revision = response.policies[0].revision.clone();
     stream.reject(&response, &[&revision]).await;
-    ground
+    workspace
         .replica("a", |r| r.state() == ReplicaState::Rejected)
         .await;
     drop(stream);
-    let mut stream = ground.connect("a").await;
+    let mut stream = workspace.connect("a").await;
     let response = stream.next().await;
     assert_eq!(response.policies[0].revision, revision);
     stream.ack(&response).await;
-    stream.follow_active(&ground.key("a"), 1).await;
+    stream.follow_active(&workspace.key("a"), 1).await;
 }
 
 #[tokio::test]
-async fn r32_a_restart_makes_no_version_and_sends_no_resources() {
+async fn r32_restart_keeps_the_version_and_sends_no_resources() {
     let mut up = Up::start(Options::default().policy("p").policy("q")).await;
     let mut stream = Delta::connect(up.channel().await, node("a")).await;
     stream.follow_active("cluster/p", 1).await;

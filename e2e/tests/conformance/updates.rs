@@ -1,9 +1,9 @@
-//! R19, R20, R22, R25: what goes out when.
+//! R19, R20, R22, R25: when updates are sent.
 
 use std::time::{Duration, Instant};
 
 use assent_e2e::{
-    Ground,
+    Workspace,
     hash::{Held, digest},
 };
 use assent_proto::v1::{
@@ -14,13 +14,13 @@ use tonic::transport::Channel;
 
 #[tokio::test]
 async fn r19_changes_collapse_while_a_response_is_outstanding() {
-    let ground = Ground::with_policy("r19").await;
-    let mut stream = ground.connect("a").await;
+    let workspace = Workspace::with_policy("r19").await;
+    let mut stream = workspace.connect("a").await;
     let first = stream.next().await;
     for policy in ["b", "c", "d"] {
-        ground.apply(policy, "{}").await;
+        workspace.apply(policy, "{}").await;
     }
-    ground.apply("a", "{n: 2}").await;
+    workspace.apply("a", "{n: 2}").await;
     stream.silent().await;
     stream.ack(&first).await;
     let response = stream.next().await;
@@ -30,76 +30,80 @@ async fn r19_changes_collapse_while_a_response_is_outstanding() {
         .map(|p| (p.policy.as_str(), p.generation))
         .collect();
     assert_eq!(sent.len(), 4, "{sent:?}");
-    assert!(sent.contains(&(&ground.key("a"), 2)));
+    assert!(sent.contains(&(&workspace.key("a"), 2)));
     assert_eq!(
         response.version_info,
-        ground.up.fetch("r19").await.unwrap().version_info
+        workspace.up.fetch("r19").await.unwrap().version_info
     );
     stream.silent().await;
 }
 
 #[tokio::test]
-async fn r20_a_file_that_is_no_longer_valid_removes_nothing() {
-    let ground = Ground::with_policy("r20").await;
-    let mut stream = ground.settled("a").await;
-    let name = ground.name("a");
-    ground.up.write(&format!("{name}.yaml"), "kind: [");
+async fn r20_invalid_file_removes_nothing() {
+    let workspace = Workspace::with_policy("r20").await;
+    let mut stream = workspace.settled("a").await;
+    let name = workspace.name("a");
+    workspace.up.write(&format!("{name}.yaml"), "kind: [");
     let broken =
         |o: &serde_json::Value| assent_e2e::up::condition(o, "Accepted")["status"] == "False";
-    ground.up.wait(&name, "refused", broken).await;
+    workspace.up.wait(&name, "refused", broken).await;
     stream.silent().await;
-    let set = ground.up.fetch("r20").await.unwrap();
+    let set = workspace.up.fetch("r20").await.unwrap();
     assert_eq!(set.routes[0].state(), RouteState::Active);
 }
 
 #[tokio::test]
-async fn r22_there_and_back_inside_the_window_sends_nothing() {
-    let ground = Ground::with_policy("r22").await;
-    let mut stream = ground.settled("a").await;
-    let (name, file) = (ground.name("a"), format!("{}.yaml", ground.name("a")));
+async fn r22_reverted_change_within_the_window_sends_nothing() {
+    let workspace = Workspace::with_policy("r22").await;
+    let mut stream = workspace.settled("a").await;
+    let (name, file) = (workspace.name("a"), format!("{}.yaml", workspace.name("a")));
     let (now, other) = (
-        ground.manifest("a"),
-        ground.manifest("a").settings("{n: 2}"),
+        workspace.manifest("a"),
+        workspace.manifest("a").settings("{n: 2}"),
     );
     let start = Instant::now();
-    ground.up.write(&file, other.to_string());
-    ground.up.write(&file, now.to_string());
+    workspace.up.write(&file, other.to_string());
+    workspace.up.write(&file, now.to_string());
     // On a machine that stood still in between it was not inside the window.
     if start.elapsed() < Duration::from_millis(50) {
         stream.silent().await;
-        let object = ground.up.policy(&name).await.unwrap();
+        let object = workspace.up.policy(&name).await.unwrap();
         assert_eq!(object["metadata"]["generation"], 1);
     }
 }
 
 #[tokio::test]
-async fn r22_writing_the_same_again_makes_no_version() {
-    let ground = Ground::with_policy("r22b").await;
-    let mut stream = ground.settled("a").await;
-    let file = format!("{}.yaml", ground.name("a"));
-    let manifest = ground.manifest("a").to_string();
+async fn r22_rewriting_equal_content_makes_no_version() {
+    let workspace = Workspace::with_policy("r22b").await;
+    let mut stream = workspace.settled("a").await;
+    let file = format!("{}.yaml", workspace.name("a"));
+    let manifest = workspace.manifest("a").to_string();
     // Other bytes, the same object: a comment, and keys in another order.
-    ground.up.write(&file, format!("# a comment\n{manifest}"));
+    workspace
+        .up
+        .write(&file, format!("# a comment\n{manifest}"));
     stream.silent().await;
     let (head, spec) = manifest.split_once("spec:\n").unwrap();
     let head = head.replace("kind: ClusterAdmissionPolicy\n", "");
-    ground.up.write(
+    workspace.up.write(
         &file,
         format!("spec:\n{spec}{head}kind: ClusterAdmissionPolicy\n"),
     );
     stream.silent().await;
     assert_eq!(
-        ground.up.policy(&ground.name("a")).await.unwrap()["metadata"]["generation"],
+        workspace.up.policy(&workspace.name("a")).await.unwrap()["metadata"]["generation"],
         1
     );
 }
 
 #[tokio::test]
-async fn r22_what_is_removed_together_goes_out_together() {
-    let ground = Ground::with_policy("r22c").await;
-    let mut stream = ground.settled("a").await;
-    let manifests = ["b", "c", "d"].map(|p| ground.manifest(p).to_string());
-    ground.up.write("r22c-many.yaml", manifests.join("---\n"));
+async fn r22_simultaneous_removals_are_sent_together() {
+    let workspace = Workspace::with_policy("r22c").await;
+    let mut stream = workspace.settled("a").await;
+    let manifests = ["b", "c", "d"].map(|p| workspace.manifest(p).to_string());
+    workspace
+        .up
+        .write("r22c-many.yaml", manifests.join("---\n"));
     let all = |held: &Held| {
         held.routes.len() == 4
             && held
@@ -108,7 +112,7 @@ async fn r22_what_is_removed_together_goes_out_together() {
                 .all(|r| r.state() == RouteState::Active)
     };
     stream.follow(all).await;
-    ground.up.remove("r22c-many.yaml");
+    workspace.up.remove("r22c-many.yaml");
     let mut responses = 0;
     while stream.held().revisions.len() > 1 {
         let response = stream.next().await;
@@ -120,21 +124,21 @@ async fn r22_what_is_removed_together_goes_out_together() {
 }
 
 #[tokio::test]
-async fn r25_a_digest_is_announced_when_its_module_is_there() {
-    let ground = Ground::new("r25").await;
-    let mut stream = ground.connect("a").await;
+async fn r25_digest_is_announced_when_its_module_is_available() {
+    let workspace = Workspace::new("r25").await;
+    let mut stream = workspace.connect("a").await;
     let empty = stream.next().await;
     stream.ack(&empty).await;
     let wasm = assent_e2e::module::accept_all("r25");
-    ground.up.write("r25.wasm", &wasm);
-    ground
+    workspace.up.write("r25.wasm", &wasm);
+    workspace
         .up
-        .apply("r25-a", &ground.manifest("a").module("r25.wasm"));
+        .apply("r25-a", &workspace.manifest("a").module("r25.wasm"));
     let response = stream.next().await;
     let policy = &response.policies[0];
     assert_eq!(policy.module_digest, digest(&wasm));
     assert_eq!(policy.module_size, wasm.len() as u64);
-    let mut modules = ModuleServiceClient::new(ground.channel().await);
+    let mut modules = ModuleServiceClient::new(workspace.channel().await);
     let request = StatModulesRequest {
         digests: vec![policy.module_digest.clone()],
         ..StatModulesRequest::default()
@@ -144,26 +148,26 @@ async fn r25_a_digest_is_announced_when_its_module_is_there() {
     assert_eq!(stat.modules[0].size, wasm.len() as u64);
     assert_eq!(fetch(&mut modules, &policy.module_digest).await, wasm);
     // The file may go: the module is kept, and nothing is removed.
-    ground.up.remove("r25.wasm");
+    workspace.up.remove("r25.wasm");
     stream.ack(&response).await;
-    stream.follow_active(&ground.key("a"), 1).await;
+    stream.follow_active(&workspace.key("a"), 1).await;
     stream.silent().await;
     assert_eq!(fetch(&mut modules, &policy.module_digest).await, wasm);
 }
 
 #[tokio::test]
-async fn r25_a_module_that_changes_under_its_name_is_a_new_generation() {
-    let ground = Ground::new("r25b").await;
-    let name = ground.name("a");
-    ground
+async fn r25_changed_module_file_is_a_new_generation() {
+    let workspace = Workspace::new("r25b").await;
+    let name = workspace.name("a");
+    workspace
         .up
         .write("r25b.wasm", assent_e2e::module::accept_all("one"));
-    ground
+    workspace
         .up
-        .apply(&name, &ground.manifest("a").module("r25b.wasm"));
-    let mut stream = ground.settled("a").await;
+        .apply(&name, &workspace.manifest("a").module("r25b.wasm"));
+    let mut stream = workspace.settled("a").await;
     let two = assent_e2e::module::accept_all("two");
-    ground.up.write("r25b.wasm", &two);
+    workspace.up.write("r25b.wasm", &two);
     let response = stream.next().await;
     let policy: &v1::Policy = &response.policies[0];
     assert_eq!(

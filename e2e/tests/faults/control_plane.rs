@@ -29,7 +29,7 @@ async fn killed(up: &mut Up, generation: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_control_plane_killed_at_any_step_goes_on() {
+async fn control_plane_killed_at_any_step_continues() {
     let options = Options::default().policy("p").policy("neighbour");
     let mut up = Up::start(options.args(&["--drain-seconds", "2", "--replica-grace", "60"])).await;
     let evaluators = three(&up).await;
@@ -90,7 +90,7 @@ async fn a_control_plane_killed_at_any_step_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delete_that_was_interrupted_is_finished() {
+async fn interrupted_delete_is_finished() {
     let options = Options::default().policy("p").policy("stays");
     let mut up = Up::start(options.args(&["--drain-seconds", "3"])).await;
     let evaluator = Evaluator::start(&up.url(), "a").await;
@@ -108,7 +108,7 @@ async fn a_delete_that_was_interrupted_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_control_plane_evaluators_restart_with_the_last_good_set() {
+async fn evaluators_restart_with_last_good_set_without_control_plane() {
     let mut up = Up::start(
         Options::default()
             .policy("p")

@@ -47,7 +47,7 @@ impl Drop for Small {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_of_the_control_plane_stops_changes_and_nothing_else() {
+async fn full_disk_of_control_plane_stops_only_changes() {
     let dir = tempfile::tempdir().unwrap();
     let small = Small::mount(dir.path().join("state"), "16m");
     let options = Options {
@@ -89,7 +89,7 @@ async fn a_full_disk_of_the_control_plane_stops_changes_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_of_an_evaluator_costs_only_its_memory_of_it() {
+async fn full_disk_of_evaluator_costs_only_the_last_good_set() {
     let up = Up::start(
         Options::default()
             .policy("p")

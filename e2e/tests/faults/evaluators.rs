@@ -5,7 +5,7 @@ use std::time::Duration;
 use assent_e2e::{Evaluator, Options, Up, eventually, manifest::Policy, module, up::condition};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_evaluator_killed_at_any_moment_of_loading_comes_back_whole() {
+async fn evaluator_killed_while_loading_recovers() {
     let options = Options::default()
         .policy("neighbour")
         .file("large.wasm", module::large(300))
@@ -73,7 +73,7 @@ fn enforced(object: &serde_json::Value) -> bool {
     condition(object, "Enforced")["status"] == "True"
 }
 
-/// It does not try again what it died of, and says so.
+/// It reports the content that crashed it and does not try that again.
 fn went_down(object: &serde_json::Value) -> bool {
     object["status"]["replicas"]
         .to_string()
@@ -81,7 +81,7 @@ fn went_down(object: &serde_json::Value) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_evaluators_lost_and_back_need_nothing_sent() {
+async fn returning_evaluators_receive_no_resources() {
     let up = Up::start(
         Options::default()
             .policy("p")

@@ -1,4 +1,4 @@
-//! Modules whose bytes are not what their digest says.
+//! Modules whose bytes do not match their digest.
 
 use std::{fs, path::Path};
 
@@ -17,7 +17,7 @@ use assent_proto::v1::{
 };
 
 #[tokio::test]
-async fn an_evaluator_refuses_bytes_that_do_not_have_their_digest() {
+async fn evaluator_rejects_bytes_with_wrong_digest() {
     let mut peer = Peer::start().await;
     let good = module::deny_all("the good one");
     peer.serve(&good);
@@ -55,7 +55,7 @@ async fn an_evaluator_refuses_bytes_that_do_not_have_their_digest() {
 }
 
 #[tokio::test]
-async fn a_control_plane_never_serves_a_module_that_is_damaged_on_its_disk() {
+async fn control_plane_never_serves_a_damaged_module() {
     let (good, evil) = (
         module::deny_all("as it was vetted"),
         module::accept_all("planted"),

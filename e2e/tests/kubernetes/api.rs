@@ -1,16 +1,16 @@
 //! The API server without kubectl, as an administrator.
 
-use assent_e2e::kube::Stage;
+use assent_e2e::kube::Harness;
 pub(crate) use assent_e2e::kube::api::{POLICIES, ask, client, get};
 use kube::Client;
 use serde_json::json;
 
 /// A client with an administrator's rights.
-pub(crate) async fn admin(stage: &Stage) -> Client {
-    client(stage.kubectl.kubeconfig()).await
+pub(crate) async fn admin(harness: &Harness) -> Client {
+    client(harness.kubectl.kubeconfig()).await
 }
 
-/// Tries to make a pod of `default`, without making it: the words of the refusal.
+/// Creates a pod in `default` as a dry run; returns the message of the rejection.
 pub(crate) async fn try_pod(client: &Client, privileged: bool) -> Result<(), String> {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"},

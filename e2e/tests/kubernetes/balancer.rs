@@ -9,7 +9,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// A server that says its name and then what it is told.
+/// A server that sends its name and then echoes.
 struct Echo {
     address: SocketAddr,
     serving: JoinHandle<()>,
@@ -48,7 +48,7 @@ async fn ask(balancer: &Balancer) -> String {
 }
 
 #[tokio::test]
-async fn connections_go_round_and_pass_over_those_that_refuse() {
+async fn balancer_rotates_and_skips_refusing_backends() {
     let (mut a, b) = (Echo::start("a").await, Echo::start("b").await);
     let balancer = Balancer::start([a.address, b.address]).await;
     let answers = [

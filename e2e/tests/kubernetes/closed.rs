@@ -1,10 +1,10 @@
-//! A policy that sees everything and fails closed, and nobody who evaluates it.
+//! A policy that matches everything and fails closed, without any evaluator.
 
 use assent_e2e::{
     eventually,
     kube::{
-        Stage,
-        stage::{condition, no_privileged},
+        Harness,
+        harness::{condition, no_privileged},
     },
     module,
 };
@@ -43,8 +43,8 @@ async fn renewed(client: &Client) -> (Value, Value) {
     (spec["renewTime"].clone(), spec["leaseTransitions"].clone())
 }
 
-fn kill_all(stage: &mut Stage) {
-    for evaluator in &mut stage.evaluators {
+fn kill_all(harness: &mut Harness) {
+    for evaluator in &mut harness.evaluators {
         evaluator.process.kill();
     }
 }
@@ -58,17 +58,17 @@ async fn wait_refused(client: &Client) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_that_refuses_everything_heals() {
-    let mut stage = Stage::start(2).await;
+async fn cluster_recovers_from_a_policy_that_denies_everything() {
+    let mut harness = Harness::start(2).await;
     let accept = module::accept_all("everything");
-    let module = stage.registry.push("accept:v1", &accept).await;
-    stage.enforce(&everything(&module)).await;
-    let client = api::admin(&stage).await;
+    let module = harness.registry.push("accept:v1", &accept).await;
+    harness.enforce(&everything(&module)).await;
+    let client = api::admin(&harness).await;
     make_config_map(&client)
         .await
         .expect("it is asked and taken");
 
-    kill_all(&mut stage);
+    kill_all(&mut harness);
     wait_refused(&client).await;
 
     // The control plane leads on: nothing of its own waits for the policy.
@@ -79,9 +79,9 @@ async fn a_cluster_that_refuses_everything_heals() {
         last = renewed(&client).await.0;
     }
     assert_eq!(renewed(&client).await.1, transitions, "it kept the Lease");
-    assert_eq!(stage.planes[0].metric("assent_leader").await, Some(1.0));
+    assert_eq!(harness.planes[0].metric("assent_leader").await, Some(1.0));
 
-    // It takes policies and says what is true of them.
+    // The control plane accepts policies and reports their state.
     let late = no_privileged("late", &module, &[]);
     let mut late = late;
     late["spec"]["settings"] = json!({});
@@ -91,32 +91,32 @@ async fn a_cluster_that_refuses_everything_heals() {
         condition(object, "Accepted")["status"] == "True"
             && condition(object, "Programmed")["status"] == "False"
     };
-    let waits = stage.kubectl.wait(&["cap", "late"], "accepted", waits);
+    let waits = harness.kubectl.wait(&["cap", "late"], "accepted", waits);
     let late = waits.await;
     assert_ne!(condition(&late, "Enforced")["status"], "True");
-    let everything = stage.kubectl.get(&["cap", "everything"]).await;
+    let everything = harness.kubectl.get(&["cap", "everything"]).await;
     assert_eq!(everything["status"]["active"]["generation"], 1);
 
     // Evaluators come back: their tokens are reviewed, they connect, all is enforced.
-    for evaluator in &mut stage.evaluators {
+    for evaluator in &mut harness.evaluators {
         evaluator.restart().await;
         evaluator.wait_ready().await;
     }
     let current = "assent_replicas{policy_server=\"default\",state=\"current\"}";
     eventually("both replicas are current", async || {
-        stage.planes[0].metric(current).await == Some(2.0)
+        harness.planes[0].metric(current).await == Some(2.0)
     })
     .await;
-    stage.enforced("late").await;
-    stage.enforced("everything").await;
+    harness.enforced("late").await;
+    harness.enforced("everything").await;
     let healed = async || make_config_map(&client).await.is_ok();
     eventually("requests are taken again", healed).await;
 
     // With nobody there again, deleting the policy is the way out.
-    kill_all(&mut stage);
+    kill_all(&mut harness);
     wait_refused(&client).await;
     let delete = ["delete", "cap", "everything", "late", "--timeout=80s"];
-    stage.kubectl.run(&delete).await;
+    harness.kubectl.run(&delete).await;
     make_config_map(&client)
         .await
         .expect("nobody is asked any more");
@@ -124,24 +124,24 @@ async fn a_cluster_that_refuses_everything_heals() {
         "validatingwebhookconfiguration",
         "assent.cluster.everything",
     ];
-    stage.kubectl.try_get(&hooks).await.unwrap_err();
+    harness.kubectl.try_get(&hooks).await.unwrap_err();
 }
 
 /// What is already there keeps working too: an evaluator without any state.
 #[tokio::test(flavor = "multi_thread")]
-async fn new_evaluators_join_a_cluster_that_refuses_everything() {
-    let mut stage = Stage::start(1).await;
+async fn new_evaluators_join_a_cluster_that_denies_everything() {
+    let mut harness = Harness::start(1).await;
     let accept = module::accept_all("everything");
-    let module = stage.registry.push("accept:v1", &accept).await;
-    stage.enforce(&everything(&module)).await;
-    let client = api::admin(&stage).await;
-    kill_all(&mut stage);
-    stage.evaluators.clear();
+    let module = harness.registry.push("accept:v1", &accept).await;
+    harness.enforce(&everything(&module)).await;
+    let client = api::admin(&harness).await;
+    kill_all(&mut harness);
+    harness.evaluators.clear();
     wait_refused(&client).await;
 
     // Another pod in its place: made by a controller, its token by the API server, its
     // evaluator with an empty disk.
-    stage
+    harness
         .system
         .run(&[
             "delete",
@@ -151,8 +151,8 @@ async fn new_evaluators_join_a_cluster_that_refuses_everything() {
             "--force",
         ])
         .await;
-    stage.add_evaluator(0).await;
+    harness.add_evaluator(0).await;
     let healed = async || make_config_map(&client).await.is_ok();
     eventually("requests are taken again", healed).await;
-    stage.enforced("everything").await;
+    harness.enforced("everything").await;
 }

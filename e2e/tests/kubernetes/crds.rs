@@ -1,4 +1,4 @@
-//! The definitions of our kinds, judged by a real API server.
+//! The CRDs, checked by a real API server.
 
 use assent_e2e::{
     eventually,
@@ -190,7 +190,7 @@ spec:
 "#;
 
 #[tokio::test]
-async fn policies_of_kubewarden_move_over() {
+async fn kubewarden_policies_are_accepted() {
     with_crds(async |ns| {
         ns.apply(MOVED).await;
         let spec = ns.get(&["cap", "moved"]).await["spec"].clone();
@@ -237,7 +237,7 @@ async fn unknown_fields_are_kept() {
 }
 
 #[tokio::test]
-async fn the_api_server_checks_policies() {
+async fn api_server_validates_policies() {
     with_crds(async |ns| {
         for kind in ["AdmissionPolicy", "ClusterAdmissionPolicy"] {
             let refused = async |more: Value, parts: &[&str]| {
@@ -295,7 +295,7 @@ async fn the_api_server_checks_policies() {
 }
 
 #[tokio::test]
-async fn the_api_server_checks_servers() {
+async fn api_server_validates_servers() {
     with_crds(async |ns| {
         let secure = |source: Value| json!({"sources": {"secure": [source]}});
         let from = json!({"configMapKeyRef": {"name": "ca", "key": "ca.crt"}});
@@ -415,7 +415,7 @@ async fn columns(ns: &Kubectl, kind: &str, name: &str, output: &str) -> Vec<Stri
 }
 
 #[tokio::test]
-async fn status_is_told_in_columns() {
+async fn status_is_shown_in_columns() {
     with_crds(async |ns| {
         ns.apply(&policy("AdmissionPolicy", "told", json!({})).to_string()).await;
         let condition = |kind: &str, reason: &str| {

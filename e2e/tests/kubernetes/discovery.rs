@@ -9,7 +9,7 @@ use std::{
 
 use assent_e2e::{
     eventually,
-    kube::{AUDIENCE, Stage, stage::no_privileged},
+    kube::{AUDIENCE, Harness, harness::no_privileged},
     process::{program, text},
     tools::tool,
 };
@@ -19,7 +19,7 @@ const STATUS: &str = "assent.discovery.v1.ClientStatusService/FetchClientStatus"
 const FETCH: &str = "assent.discovery.v1.PolicyDiscoveryService/FetchPolicies";
 const UNDO: &str = "assent.discovery.v1.RolloutService/Undo";
 
-/// Somebody who asks.
+/// A user of the discovery port.
 struct Caller {
     token: Option<PathBuf>,
     ca: PathBuf,
@@ -69,9 +69,9 @@ fn answer(output: &Output) -> Value {
 
 /// Makes service accounts and who may what: `reader` looks, `writer` goes back too, `nobody`
 /// has no rights.
-async fn make_accounts(stage: &Stage) {
+async fn make_accounts(harness: &Harness) {
     for (name, verbs) in [("reader", "get"), ("writer", "get,update"), ("nobody", "")] {
-        let kubectl = &stage.kubectl;
+        let kubectl = &harness.kubectl;
         kubectl.run(&["create", "serviceaccount", name]).await;
         if verbs.is_empty() {
             continue;
@@ -89,24 +89,24 @@ async fn make_accounts(stage: &Stage) {
     }
 }
 
-async fn caller(stage: &Stage, dir: &Path, account: &str, audience: &str) -> Caller {
+async fn caller(harness: &Harness, dir: &Path, account: &str, audience: &str) -> Caller {
     let create = ["create", "token", account, "--audience", audience];
-    let token = stage.kubectl.run(&create).await;
+    let token = harness.kubectl.run(&create).await;
     let file = dir.join(format!("{account}-{audience}"));
     fs::write(&file, token.trim()).unwrap();
     Caller {
         token: Some(file),
-        ca: stage.ca().await,
-        address: stage.planes[0].discovery.to_string(),
+        ca: harness.ca().await,
+        address: harness.planes[0].discovery.to_string(),
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn grpcurl_asks_with_rights_and_not_without() {
-    let (stage, _) = Stage::enforcing(1).await;
-    make_accounts(&stage).await;
+async fn grpcurl_needs_permission() {
+    let (harness, _) = Harness::enforcing(1).await;
+    make_accounts(&harness).await;
     let dir = tempfile::tempdir().unwrap();
-    let reader = caller(&stage, dir.path(), "reader", AUDIENCE).await;
+    let reader = caller(&harness, dir.path(), "reader", AUDIENCE).await;
 
     let listed = text(&reader.grpcurl(&[], &["list"]));
     for service in [
@@ -133,8 +133,8 @@ async fn grpcurl_asks_with_rights_and_not_without() {
     let refused = reader.call(UNDO, &undo).unwrap_err();
     assert!(refused.contains("PermissionDenied"), "{refused}");
 
-    let nobody = caller(&stage, dir.path(), "nobody", AUDIENCE).await;
-    let elsewhere = caller(&stage, dir.path(), "reader", "elsewhere").await;
+    let nobody = caller(&harness, dir.path(), "nobody", AUDIENCE).await;
+    let elsewhere = caller(&harness, dir.path(), "reader", "elsewhere").await;
     let without = Caller {
         token: None,
         ca: reader.ca.clone(),
@@ -164,17 +164,17 @@ async fn grpcurl_asks_with_rights_and_not_without() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_own_command_shows_and_goes_back() {
-    let (stage, module) = Stage::enforcing(1).await;
-    stage
+async fn cli_shows_state_and_rolls_back() {
+    let (harness, module) = Harness::enforcing(1).await;
+    harness
         .enforce(&no_privileged("np", &module, &["busybox:*"]))
         .await;
-    stage.try_pod("a", true).await.expect("it is exempt");
-    make_accounts(&stage).await;
+    harness.try_pod("a", true).await.expect("it is exempt");
+    make_accounts(&harness).await;
     let dir = tempfile::tempdir().unwrap();
-    let reader = caller(&stage, dir.path(), "reader", AUDIENCE).await;
-    let writer = caller(&stage, dir.path(), "writer", AUDIENCE).await;
-    let nobody = caller(&stage, dir.path(), "nobody", AUDIENCE).await;
+    let reader = caller(&harness, dir.path(), "reader", AUDIENCE).await;
+    let writer = caller(&harness, dir.path(), "writer", AUDIENCE).await;
+    let nobody = caller(&harness, dir.path(), "nobody", AUDIENCE).await;
 
     let status = answer(&reader.assent(&["status", "-o", "json"]));
     assert_eq!(
@@ -206,7 +206,7 @@ async fn our_own_command_shows_and_goes_back() {
     let followed = reader.assent(&["rollout", "status", "np"]);
     assert!(followed.status.success(), "{}", text(&followed));
     eventually("it is refused again", async || {
-        stage.try_pod("a", true).await.is_err()
+        harness.try_pod("a", true).await.is_err()
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! A watch that fell behind: the API server no longer knows what it missed, and says so.
+//! A watch that fell behind and gets 410 Gone.
 
 use std::{collections::BTreeSet, fs};
 
@@ -6,17 +6,14 @@ use assent_e2e::{
     PATIENCE,
     kube::{ApiServer, Balancer},
 };
-use assent_k8s::{
-    index::Kind,
-    watch::{self, Change, What},
-};
+use assent_k8s::watch::{self, Change, Kind, What};
 use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::api::client;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_expired_watch_missed_is_found_by_a_fresh_list() {
+async fn expired_watch_is_followed_by_a_relist() {
     let api = ApiServer::start().await;
     api.install_crds().await;
     let address = api.url().trim_start_matches("https://").parse().unwrap();
@@ -53,7 +50,7 @@ async fn what_an_expired_watch_missed_is_found_by_a_fresh_list() {
     assert_eq!(deleted(&mut changes).await, "stays");
 }
 
-/// The API server refuses to tell what happened since: 410 Gone.
+/// The API server no longer has the events since then: 410 Gone.
 async fn expired(api: &ApiServer, version: &str) {
     let path = "/apis/policies.assent.dev/v1alpha1/clusteradmissionpolicies";
     let watch = format!("{path}?watch=1&timeoutSeconds=5&resourceVersion={version}");

@@ -8,8 +8,8 @@ use std::sync::{
 use assent_e2e::{
     eventually,
     kube::{
-        Stage,
-        stage::{NAMESPACE, no_privileged},
+        Harness,
+        harness::{NAMESPACE, no_privileged},
     },
 };
 use kube::Client;
@@ -99,15 +99,15 @@ async fn revisions(client: &Client) -> Vec<i64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_edits_lose_no_request_and_restart_nothing() {
-    let mut stage = Stage::start(2).await;
-    let module = stage
+    let mut harness = Harness::start(2).await;
+    let module = harness
         .registry
         .push_example("nopriv:v1", "no-privileged")
         .await;
     let mut policy = no_privileged("np", &module, &[]);
     policy["spec"]["revisionHistoryLimit"] = KEPT.into();
-    stage.enforce(&policy).await;
-    let client = api::admin(&stage).await;
+    harness.enforce(&policy).await;
+    let client = api::admin(&harness).await;
     let before = pod_uids(&client).await;
     assert_eq!(before.len(), 2);
 
@@ -134,7 +134,7 @@ async fn fifty_edits_lose_no_request_and_restart_nothing() {
         }
         asking.more().await;
     }
-    let policy = stage.enforced("np").await;
+    let policy = harness.enforced("np").await;
     let last = EDITS as i64 + 1;
     assert_eq!(policy["status"]["active"]["generation"], last);
     assert_eq!(policy["status"]["rollout"]["applied"], 2);
@@ -147,7 +147,7 @@ async fn fifty_edits_lose_no_request_and_restart_nothing() {
     assert_eq!(kept.len(), KEPT + 1, "{kept:?}");
     assert_eq!(kept.last(), Some(&last));
     assert_eq!(pod_uids(&client).await, before);
-    for evaluator in &mut stage.evaluators {
+    for evaluator in &mut harness.evaluators {
         assert!(evaluator.process.ended().is_none(), "an evaluator ended");
         let metrics = evaluator.metrics().await;
         let errors = metrics

@@ -3,14 +3,14 @@
 use assent_e2e::{
     eventually,
     kube::{
-        Stage,
-        stage::{condition, no_privileged},
+        Harness,
+        harness::{condition, no_privileged},
     },
 };
 use serde_json::{Value, json};
 
 /// Waits until a policy's condition is as wanted: `("Accepted", "False", "Invalid")`.
-async fn wait(stage: &Stage, name: &str, (kind, status, reason): (&str, &str, &str)) -> Value {
+async fn wait(harness: &Harness, name: &str, (kind, status, reason): (&str, &str, &str)) -> Value {
     let is = |object: &Value| {
         let found = condition(object, kind);
         found["status"] == status
@@ -18,7 +18,7 @@ async fn wait(stage: &Stage, name: &str, (kind, status, reason): (&str, &str, &s
             && found["observedGeneration"] == object["metadata"]["generation"]
     };
     let what = format!("{kind}={status}/{reason}");
-    stage.kubectl.wait(&["cap", name], &what, is).await
+    harness.kubectl.wait(&["cap", name], &what, is).await
 }
 
 fn active(policy: &Value) -> &Value {
@@ -26,22 +26,22 @@ fn active(policy: &Value) -> &Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_is_applied_edited_refused_rolled_back_and_deleted() {
-    let stage = Stage::start(3).await;
-    let module = stage
+async fn policy_is_applied_edited_refused_rolled_back_and_deleted() {
+    let harness = Harness::start(3).await;
+    let module = harness
         .registry
         .push_example("nopriv:v1", "no-privileged")
         .await;
 
     // Applied: enforced on all replicas, and a privileged pod is refused by the API server.
-    let policy = stage.enforce(&no_privileged("np", &module, &[])).await;
+    let policy = harness.enforce(&no_privileged("np", &module, &[])).await;
     assert_eq!(active(&policy), 1);
     assert_eq!(policy["status"]["rollout"]["applied"], 3);
     assert_eq!(
         policy["status"]["replicas"].as_array().map(Vec::len),
         Some(3)
     );
-    let refused = stage
+    let refused = harness
         .try_pod("a", true)
         .await
         .expect_err("it must be refused");
@@ -49,144 +49,144 @@ async fn a_policy_is_applied_edited_refused_rolled_back_and_deleted() {
         refused.contains("denied the request: privileged containers"),
         "{refused}"
     );
-    stage
+    harness
         .try_pod("a", false)
         .await
         .expect("a plain pod must be taken");
 
     // Edited: the new generation takes over.
-    stage
+    harness
         .enforce(&no_privileged("np", &module, &["busybox:*"]))
         .await;
-    stage.try_pod("a", true).await.expect("it is exempt now");
+    harness.try_pod("a", true).await.expect("it is exempt now");
 
-    // Bad settings: refused in the module's own words, the last good generation goes on.
-    stage
+    // Bad settings are refused with the module's message; the last good generation stays.
+    harness
         .kubectl
         .apply(&no_privileged("np", &module, &["*"]).to_string())
         .await;
-    let policy = wait(&stage, "np", ("Accepted", "False", "Invalid")).await;
+    let policy = wait(&harness, "np", ("Accepted", "False", "Invalid")).await;
     let message = condition(&policy, "Accepted")["message"]
         .as_str()
         .unwrap_or_default();
     assert!(message.contains("would exempt every image"), "{message}");
     assert_eq!(active(&policy), 2);
     assert_eq!(condition(&policy, "Ready")["reason"], "LastGood");
-    stage
+    harness
         .try_pod("a", true)
         .await
         .expect("generation 2 goes on");
 
     // Rolled back: the spec of generation 1 with its very module, the annotation is gone.
     let annotate = ["annotate", "cap", "np", "policies.assent.dev/rollback-to=1"];
-    stage.kubectl.run(&annotate).await;
-    let policy = stage.enforced("np").await;
+    harness.kubectl.run(&annotate).await;
+    let policy = harness.enforced("np").await;
     assert_eq!(active(&policy), 4);
     assert_eq!(policy["spec"]["settings"], json!({"exemptImages": []}));
     let pinned = policy["spec"]["module"].as_str().unwrap_or_default();
     assert!(pinned.contains("@sha256:"), "{pinned}");
     let left = &policy["metadata"]["annotations"]["policies.assent.dev/rollback-to"];
     assert_eq!(*left, Value::Null);
-    stage
+    harness
         .try_pod("a", true)
         .await
         .expect_err("it must be refused again");
 
     // Deleted: the webhook goes, then the object.
-    stage
+    harness
         .kubectl
         .run(&["delete", "cap", "np", "--timeout=60s"])
         .await;
     let webhook = ["validatingwebhookconfiguration", "assent.cluster.np"];
-    assert!(stage.kubectl.try_get(&webhook).await.is_err());
-    stage.try_pod("a", true).await.expect("nobody refuses it");
+    assert!(harness.kubectl.try_get(&webhook).await.is_err());
+    harness.try_pod("a", true).await.expect("nobody refuses it");
 
     // Created again under the same name: another life, generation 1.
-    let again = stage.enforce(&no_privileged("np", &module, &[])).await;
+    let again = harness.enforce(&no_privileged("np", &module, &[])).await;
     assert_eq!(active(&again), 1);
     assert_ne!(again["metadata"]["uid"], policy["metadata"]["uid"]);
-    stage
+    harness
         .try_pod("a", true)
         .await
         .expect_err("it must be refused");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_missing_is_said_and_healed_when_it_comes() {
-    let mut stage = Stage::start(1).await;
+async fn missing_prerequisites_are_reported_until_they_exist() {
+    let mut harness = Harness::start(1).await;
 
-    // A module that is not there: said, tried again, healed.
-    let address = stage.registry.address;
+    // A missing module is reported and retried until it exists.
+    let address = harness.registry.address;
     let url = format!("registry://{address}/late:v1");
-    stage
+    harness
         .eventually_apply(&no_privileged("late", &url, &[]))
         .await;
-    let policy = wait(&stage, "late", ("Accepted", "False", "PullError")).await;
+    let policy = wait(&harness, "late", ("Accepted", "False", "PullError")).await;
     let message = condition(&policy, "Accepted")["message"]
         .as_str()
         .unwrap_or_default();
-    assert!(message.contains("tried again"), "{message}");
-    let module = stage
+    assert!(message.contains("retrying"), "{message}");
+    let module = harness
         .registry
         .push_example("late:v1", "no-privileged")
         .await;
-    stage.enforced("late").await;
+    harness.enforced("late").await;
 
-    // Not a module at all: said, not tried for ever.
-    let text = stage.registry.push("text:v1", b"this is no module").await;
-    stage
+    // Something that is no module is reported, and not retried for ever.
+    let text = harness.registry.push("text:v1", b"this is no module").await;
+    harness
         .kubectl
         .apply(&no_privileged("text", &text, &[]).to_string())
         .await;
-    wait(&stage, "text", ("Accepted", "False", "Invalid")).await;
+    wait(&harness, "text", ("Accepted", "False", "Invalid")).await;
 
     // A registry that is down keeps nothing that is enforced from being enforced.
-    stage.registry.stop();
-    stage
+    harness.registry.stop();
+    harness
         .kubectl
         .apply(&no_privileged("late", &url, &["busybox:*"]).to_string())
         .await;
-    let policy = wait(&stage, "late", ("Accepted", "False", "PullError")).await;
+    let policy = wait(&harness, "late", ("Accepted", "False", "PullError")).await;
     assert_eq!(active(&policy), 1);
-    stage
+    harness
         .try_pod("a", true)
         .await
         .expect_err("generation 1 goes on");
-    stage.registry.restart().await;
-    stage.enforced("late").await;
+    harness.registry.restart().await;
+    harness.enforced("late").await;
 
     // A server that is not there.
     let mut other = no_privileged("other", &module, &[]);
     other["spec"]["policyServer"] = "other".into();
-    stage.kubectl.apply(&other.to_string()).await;
-    wait(&stage, "other", ("Accepted", "False", "TargetNotFound")).await;
+    harness.kubectl.apply(&other.to_string()).await;
+    wait(&harness, "other", ("Accepted", "False", "TargetNotFound")).await;
     let server = json!({
         "apiVersion": "policies.assent.dev/v1alpha1", "kind": "PolicyServer",
         "metadata": {"name": "other"},
         "spec": {"sources": {"insecure": [address.to_string()]}},
     });
-    stage.kubectl.apply(&server.to_string()).await;
-    // Nobody evaluates for it, and that is said too.
-    wait(&stage, "other", ("Programmed", "False", "NoReplicas")).await;
+    harness.kubectl.apply(&server.to_string()).await;
+    // It has no evaluators, which is reported too.
+    wait(&harness, "other", ("Programmed", "False", "NoReplicas")).await;
 
-    // Deleted: its policies stay and say so.
-    stage
+    // After its deletion the policies stay and report it.
+    harness
         .kubectl
         .run(&["delete", "policyserver", "other", "--timeout=60s"])
         .await;
-    wait(&stage, "other", ("Accepted", "False", "TargetNotFound")).await;
-    stage
+    wait(&harness, "other", ("Accepted", "False", "TargetNotFound")).await;
+    harness
         .system
         .wait_gone(&["statefulset", "policy-server-other"])
         .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_else_changes_is_put_right() {
-    let (stage, _) = Stage::enforcing(1).await;
+async fn foreign_changes_to_webhooks_are_reverted() {
+    let (harness, _) = Harness::enforcing(1).await;
     let webhook = ["validatingwebhookconfiguration", "assent.cluster.np"];
 
-    let before = stage.kubectl.get(&webhook).await;
+    let before = harness.kubectl.get(&webhook).await;
     let url = "/webhooks/0/clientConfig/url";
     let broken = json!([{"op": "replace", "path": url, "value": "https://127.0.0.1:1/elsewhere"}]);
     let patch = [
@@ -197,25 +197,28 @@ async fn what_somebody_else_changes_is_put_right() {
         "-p",
         &broken.to_string(),
     ];
-    stage.kubectl.run(&patch).await;
+    harness.kubectl.run(&patch).await;
     let right = |object: &Value| object.pointer(url) == before.pointer(url);
-    stage
+    harness
         .kubectl
         .wait(&webhook, "pointed right again", right)
         .await;
 
-    stage.kubectl.run(&["delete", webhook[0], webhook[1]]).await;
-    stage.kubectl.wait(&webhook, "there again", right).await;
-    stage
+    harness
+        .kubectl
+        .run(&["delete", webhook[0], webhook[1]])
+        .await;
+    harness.kubectl.wait(&webhook, "there again", right).await;
+    harness
         .try_pod("a", true)
         .await
         .expect_err("it must be refused");
 
-    stage
+    harness
         .system
         .run(&["delete", "service", "policy-server-default"])
         .await;
-    stage
+    harness
         .system
         .wait_there(&["service", "policy-server-default"])
         .await;
@@ -225,9 +228,9 @@ async fn what_somebody_else_changes_is_put_right() {
         "policy-server-default",
         "--replicas=2",
     ];
-    stage.system.run(&scale).await;
+    harness.system.run(&scale).await;
     let one = |object: &Value| object["spec"]["replicas"] == 1;
-    stage
+    harness
         .system
         .wait(
             &["statefulset", "policy-server-default"],
@@ -238,57 +241,60 @@ async fn what_somebody_else_changes_is_put_right() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mutating_policy_changes_objects_and_may_stop_to() {
-    let stage = Stage::start(1).await;
-    let module = stage.registry.push_example("labels:v1", "add-labels").await;
+async fn mutating_policy_may_become_validating() {
+    let harness = Harness::start(1).await;
+    let module = harness
+        .registry
+        .push_example("labels:v1", "add-labels")
+        .await;
     let policy = |mutating: bool| {
         let mut policy = no_privileged("labels", &module, &[]);
         policy["spec"]["mutating"] = mutating.into();
         policy["spec"]["settings"] = json!({"labels": {"team": "shop"}});
         policy
     };
-    stage.enforce(&policy(true)).await;
+    harness.enforce(&policy(true)).await;
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "m"},
         "spec": {"containers": [{"name": "c", "image": "busybox:1"}]},
     });
-    stage.kubectl.apply(&pod.to_string()).await;
-    let pod = stage.kubectl.get(&["pod", "m"]).await;
+    harness.kubectl.apply(&pod.to_string()).await;
+    let pod = harness.kubectl.get(&["pod", "m"]).await;
     assert_eq!(pod["metadata"]["labels"]["team"], "shop");
 
     // The other kind of webhook takes over, and the first one goes.
-    stage.kubectl.apply(&policy(false).to_string()).await;
-    stage.enforced("labels").await;
+    harness.kubectl.apply(&policy(false).to_string()).await;
+    harness.enforced("labels").await;
     let name = "assent.cluster.labels";
-    stage
+    harness
         .kubectl
         .wait_there(&["validatingwebhookconfiguration", name])
         .await;
-    stage
+    harness
         .kubectl
         .wait_gone(&["mutatingwebhookconfiguration", name])
         .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespaced_policy_sees_its_own_namespace_only() {
-    let stage = Stage::start(1).await;
-    let module = stage
+async fn namespaced_policy_applies_to_its_own_namespace_only() {
+    let harness = Harness::start(1).await;
+    let module = harness
         .registry
         .push_example("nopriv:v1", "no-privileged")
         .await;
-    stage.kubectl.run(&["create", "namespace", "team"]).await;
+    harness.kubectl.run(&["create", "namespace", "team"]).await;
     let mut policy = no_privileged("np", &module, &[]);
     policy["kind"] = "AdmissionPolicy".into();
     policy["metadata"]["namespace"] = "team".into();
-    let team = stage.kubectl.within("team");
+    let team = harness.kubectl.within("team");
     eventually("the policy is taken", async || {
         team.try_apply(&policy.to_string()).await.is_ok()
     })
     .await;
     let enforced = |object: &Value| condition(object, "Enforced")["status"] == "True";
     team.wait(&["ap", "np"], "enforced", enforced).await;
-    stage
+    harness
         .try_pod("a", true)
         .await
         .expect("another namespace must not be touched");
@@ -302,15 +308,15 @@ async fn a_namespaced_policy_sees_its_own_namespace_only() {
     ];
     let refused = team.attempt(&run).await.expect_err("it must be refused");
     assert!(refused.contains("denied the request"), "{refused}");
-    // Its revisions are where it is.
+    // Its revisions are in its own namespace.
     let revisions = team.get(&["policyrevisions"]).await;
     assert_eq!(revisions["items"].as_array().map(Vec::len), Some(1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_discovery_state_is_for_those_who_may_see_it() {
-    let stage = Stage::start(1).await;
-    let plane = &stage.planes[0];
+async fn discovery_requires_permission() {
+    let harness = Harness::start(1).await;
+    let plane = &harness.planes[0];
     let metrics = plane.metrics().await.expect("metrics must be served");
     let checked = assent_e2e::tools::promtool(metrics.as_bytes());
     assert!(
@@ -326,16 +332,16 @@ async fn the_discovery_state_is_for_those_who_may_see_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_missed_its_injection_is_made_again() {
-    let stage = Stage::start(1).await;
+async fn uninjected_pod_is_recreated() {
+    let harness = Harness::start(1).await;
     let pod = "policy-server-default-0";
     let bare = "mutatingwebhookconfiguration";
-    stage
+    harness
         .kubectl
         .run(&["delete", bare, "assent-injector"])
         .await;
-    let before = stage.system.get(&["pod", pod]).await;
-    stage
+    let before = harness.system.get(&["pod", pod]).await;
+    harness
         .system
         .run(&["delete", "pod", pod, "--wait=false"])
         .await;
@@ -344,5 +350,8 @@ async fn a_pod_that_missed_its_injection_is_made_again() {
         object["metadata"]["uid"] != before["metadata"]["uid"]
             && container["image"] != "assent.invalid/auto"
     };
-    stage.system.wait(&["pod", pod], "injected", injected).await;
+    harness
+        .system
+        .wait(&["pod", pod], "injected", injected)
+        .await;
 }

@@ -1,10 +1,10 @@
-//! What users write: taken over from elsewhere, wrong, and wrong with nobody who looks.
+//! Manifests: migrated ones, invalid ones, and invalid ones that bypassed admission.
 
 use assent_e2e::{
     eventually,
     kube::{
-        Kubectl, Stage,
-        stage::{condition, no_privileged},
+        Harness, Kubectl,
+        harness::{condition, no_privileged},
     },
 };
 use serde_json::{Value, json};
@@ -61,29 +61,29 @@ spec:
 "#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kubewarden_policy_works_under_our_api_version() {
-    let stage = Stage::start(1).await;
-    let module = stage
+async fn kubewarden_policy_works_after_changing_api_version() {
+    let harness = Harness::start(1).await;
+    let module = harness
         .registry
         .push_example("nopriv:v1", "no-privileged")
         .await;
     let theirs = KUBEWARDEN.replace("MODULE", &module);
     let ours = theirs.replace("policies.kubewarden.io/v1", "policies.assent.dev/v1alpha1");
     eventually("the policy is taken", async || {
-        stage.kubectl.try_apply(&ours).await.is_ok()
+        harness.kubectl.try_apply(&ours).await.is_ok()
     })
     .await;
-    stage.enforced("privileged-pods").await;
-    let refused = stage.try_pod("a", true).await.unwrap_err();
+    harness.enforced("privileged-pods").await;
+    let refused = harness.try_pod("a", true).await.unwrap_err();
     assert!(refused.contains("no privileged pods here"), "{refused}");
-    stage.try_pod("a", false).await.unwrap();
+    harness.try_pod("a", false).await.unwrap();
 
     // Nothing that was written is dropped.
     let hook = [
         "validatingwebhookconfiguration",
         "assent.cluster.privileged-pods",
     ];
-    let hook = stage.kubectl.get(&hook).await;
+    let hook = harness.kubectl.get(&hook).await;
     let hook = &hook["webhooks"][0];
     assert_eq!(hook["timeoutSeconds"], 10);
     assert_eq!(hook["rules"][0]["scope"], "Namespaced");
@@ -129,7 +129,7 @@ fn rule(fields: &Value) -> Value {
     json!({"rules": [rule]})
 }
 
-/// Refused by the schema, or by our webhook: each with the path that must be named.
+/// Rejected by the schema or by the webhook: each with the path that must be named.
 fn wrong() -> Vec<(Value, &'static str)> {
     let mut all = unseen_by_the_schema();
     let rollback = |mut policy: Value| {
@@ -224,7 +224,7 @@ fn wrong() -> Vec<(Value, &'static str)> {
     all
 }
 
-/// What only our own code can tell.
+/// Errors that only Assent's own validation finds.
 fn unseen_by_the_schema() -> Vec<(Value, &'static str)> {
     vec![
         (cluster(&json!({"module": "ftp://x/p.wasm"})), "spec.module"),
@@ -254,15 +254,15 @@ fn unseen_by_the_schema() -> Vec<(Value, &'static str)> {
     ]
 }
 
-/// A cluster whose API server asks our webhooks already.
-async fn watched() -> Stage {
-    let stage = Stage::start(0).await;
-    let client = api::admin(&stage).await;
+/// A cluster whose API server already calls Assent's webhooks.
+async fn watched() -> Harness {
+    let harness = Harness::start(0).await;
+    let client = api::admin(&harness).await;
     let (object, _) = unseen_by_the_schema().remove(0);
     let dry = format!("{POLICIES}?dryRun=All");
     let asked = async || api::ask(&client, "POST", &dry, &object).await.0 != 201;
     eventually("our webhooks are asked", asked).await;
-    stage
+    harness
 }
 
 async fn refused(kubectl: &Kubectl, object: &Value, path: &str) {
@@ -275,57 +275,57 @@ async fn refused(kubectl: &Kubectl, object: &Value, path: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_refused_by_the_path_of_its_field() {
-    let stage = watched().await;
+async fn invalid_fields_are_rejected_by_path() {
+    let harness = watched().await;
     for (object, path) in wrong() {
-        refused(&stage.kubectl, &object, path).await;
+        refused(&harness.kubectl, &object, path).await;
     }
-    // A policy stays where it is.
+    // The PolicyServer of a policy is immutable.
     let policy = no_privileged("np", "registry.example/p:v1", &[]);
-    stage.kubectl.apply(&policy.to_string()).await;
+    harness.kubectl.apply(&policy.to_string()).await;
     let mut moved = policy;
     moved["spec"]["policyServer"] = "other".into();
-    refused(&stage.kubectl, &moved, "spec.policyServer").await;
+    refused(&harness.kubectl, &moved, "spec.policyServer").await;
 }
 
-/// Without our webhook the API server takes what its schema takes; the policy says the rest.
+/// Without the webhook the API server checks the schema only; status reports the rest.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_looked_at_is_invalid_in_its_status() {
+async fn objects_that_bypassed_admission_are_invalid_in_status() {
     const STOP: i32 = 19;
     const GO_ON: i32 = 18;
-    let stage = watched().await;
+    let harness = watched().await;
     let mut said = Vec::new();
     for (object, path) in unseen_by_the_schema() {
-        let why = stage.kubectl.try_apply(&object.to_string()).await;
+        let why = harness.kubectl.try_apply(&object.to_string()).await;
         said.push((object, path, why.unwrap_err()));
     }
     // A control plane at work would put its webhooks back.
-    let plane = &stage.planes[0].process;
+    let plane = &harness.planes[0].process;
     plane.signal(STOP);
     for kind in [
         "validatingwebhookconfiguration",
         "mutatingwebhookconfiguration",
     ] {
-        stage.kubectl.run(&["delete", kind, "--all"]).await;
+        harness.kubectl.run(&["delete", kind, "--all"]).await;
     }
     for (number, (object, ..)) in said.iter_mut().enumerate() {
         object["metadata"]["name"] = format!("wrong-{number}").into();
         // The API server sees a moment later that nobody is to be asked.
-        stage.eventually_apply(object).await;
+        harness.eventually_apply(object).await;
     }
     plane.signal(GO_ON);
     for (number, (_, path, refusal)) in said.iter().enumerate() {
         let invalid = |object: &Value| condition(object, "Accepted")["reason"] == "Invalid";
         let name = format!("wrong-{number}");
         let args = ["cap", &name];
-        let object = stage.kubectl.wait(&args, "invalid", invalid).await;
+        let object = harness.kubectl.wait(&args, "invalid", invalid).await;
         let accepted = condition(&object, "Accepted");
         assert_eq!(accepted["status"], "False");
         let message = accepted["message"].as_str().unwrap();
         assert!(message.starts_with(path), "{message}");
         assert!(refusal.contains(message), "{refusal} is not {message}");
     }
-    stage
+    harness
         .kubectl
         .wait_there(&["validatingwebhookconfiguration", "assent"])
         .await;

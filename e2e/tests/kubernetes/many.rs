@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use assent_e2e::{
     kube::{
-        Stage,
-        stage::{condition, no_privileged},
+        Harness,
+        harness::{condition, no_privileged},
     },
     module::accept_all,
 };
@@ -27,9 +27,9 @@ const PER_POLICY: f64 = 5.0;
 /// Longer than one thing may take: this is two hundred on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(400);
 
-async fn writes(stage: &Stage, result: &str) -> f64 {
+async fn writes(harness: &Harness, result: &str) -> f64 {
     let sample = format!("assent_status_writes_total{{result=\"{result}\"}}");
-    stage.planes[0].metric(&sample).await.unwrap()
+    harness.planes[0].metric(&sample).await.unwrap()
 }
 
 async fn not_enforced(client: &Client) -> Vec<Value> {
@@ -41,18 +41,21 @@ async fn not_enforced(client: &Client) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_policies_are_enforced_within_the_budget() {
-    let stage = Stage::start(2).await;
-    let module = stage
+    let harness = Harness::start(2).await;
+    let module = harness
         .registry
         .push_example("nopriv:v1", "no-privileged")
         .await;
-    stage.enforce(&no_privileged("first", &module, &[])).await;
-    let client = api::admin(&stage).await;
-    // What a cluster that just began says is another matter.
-    let quiet = stage.planes[0].log().len();
+    harness.enforce(&no_privileged("first", &module, &[])).await;
+    let client = api::admin(&harness).await;
+    // A cluster that has just started is not representative.
+    let quiet = harness.planes[0].log().len();
 
-    let (start, before) = (Instant::now(), writes(&stage, "ok").await);
-    let accept = stage.registry.push("accept:v1", &accept_all("many")).await;
+    let (start, before) = (Instant::now(), writes(&harness, "ok").await);
+    let accept = harness
+        .registry
+        .push("accept:v1", &accept_all("many"))
+        .await;
     for number in 0..POLICIES_AT_ONCE {
         let mut policy = no_privileged(&format!("p{number}"), &accept, &[]);
         policy["spec"]["settings"] = json!({"number": number});
@@ -72,7 +75,7 @@ async fn two_hundred_policies_are_enforced_within_the_budget() {
         );
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    let written = writes(&stage, "ok").await - before;
+    let written = writes(&harness, "ok").await - before;
     let budget = BURST + PER_SECOND * start.elapsed().as_secs_f64();
     assert!(written <= budget, "{written} writes, {budget} allowed");
     let needed = PER_POLICY * POLICIES_AT_ONCE as f64;
@@ -93,7 +96,7 @@ async fn two_hundred_policies_are_enforced_within_the_budget() {
     );
     api::try_pod(&client, false).await.unwrap();
     let mut asked = String::new();
-    for evaluator in &stage.evaluators {
+    for evaluator in &harness.evaluators {
         asked += &evaluator.metrics().await;
     }
     for number in 0..POLICIES_AT_ONCE {
@@ -101,7 +104,7 @@ async fn two_hundred_policies_are_enforced_within_the_budget() {
         assert!(asked.contains(&sample), "p{number} was not asked");
     }
 
-    let log = stage.planes[0].log();
+    let log = harness.planes[0].log();
     let wrong: Vec<&str> = log[quiet..]
         .lines()
         .filter(|line| line.contains("ERROR") || line.contains("WARN"))

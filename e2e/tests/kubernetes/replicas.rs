@@ -1,11 +1,11 @@
-//! Replicas that lag, refuse or leave: what is said of them, and what waits for them.
+//! Replicas that lag, reject or leave: how they are reported, and what waits for them.
 
 use assent_e2e::{
     client::{self, Delta},
     eventually,
     kube::{
-        Stage,
-        stage::{condition, no_privileged, pod_name},
+        Harness,
+        harness::{condition, no_privileged, pod_name},
     },
 };
 use serde_json::Value;
@@ -18,12 +18,12 @@ fn row<'a>(policy: &'a Value, name: &str) -> &'a Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_is_silent_is_named_and_waited_for() {
-    let (stage, module) = Stage::enforcing(3).await;
+async fn silent_replica_is_named_and_blocks_the_flip() {
+    let (harness, module) = Harness::enforcing(3).await;
 
     let last = pod_name(2);
-    stage.evaluators[2].process.signal(19);
-    stage
+    harness.evaluators[2].process.signal(19);
+    harness
         .eventually_apply(&no_privileged("np", &module, &["busybox:*"]))
         .await;
     let waiting = |object: &Value| {
@@ -31,7 +31,7 @@ async fn one_that_is_silent_is_named_and_waited_for() {
             && object["status"]["rollout"]["applied"] == 2
             && condition(object, "Programmed")["reason"] == "Reconciling"
     };
-    let policy = stage
+    let policy = harness
         .kubectl
         .wait(&["cap", "np"], "waiting for one", waiting)
         .await;
@@ -44,28 +44,28 @@ async fn one_that_is_silent_is_named_and_waited_for() {
     assert_eq!(row(&policy, &last)["generation"], 1);
     assert_eq!(row(&policy, &pod_name(0))["generation"], 2);
 
-    stage.evaluators[2].process.signal(18);
-    let policy = stage.enforced("np").await;
+    harness.evaluators[2].process.signal(18);
+    let policy = harness.enforced("np").await;
     assert_eq!(policy["status"]["active"]["generation"], 2);
-    stage.try_pod("a", true).await.expect("it is exempt now");
+    harness.try_pod("a", true).await.expect("it is exempt now");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_refuses_says_why_and_holds_back_the_flip() {
-    let mut stage = Stage::start(2).await;
-    let module = stage
+async fn rejecting_replica_reports_the_reason_and_blocks_the_flip() {
+    let mut harness = Harness::start(2).await;
+    let module = harness
         .registry
         .push_example("nopriv:v1", "no-privileged")
         .await;
     let scale = ["scale", "policyserver", "default", "--replicas=3"];
-    stage.kubectl.run(&scale).await;
+    harness.kubectl.run(&scale).await;
 
-    // The third replica is ours: it knows the protocol and nothing else.
+    // The third replica is a scripted client.
     let pod = pod_name(2);
-    stage.system.wait_there(&["pod", &pod]).await;
-    let token = stage.system.create_token(&pod).await;
-    let ca = std::fs::read_to_string(stage.ca().await).expect("the bundle must be there");
-    let url = format!("https://{}", stage.planes[0].discovery);
+    harness.system.wait_there(&["pod", &pod]).await;
+    let token = harness.system.create_token(&pod).await;
+    let ca = std::fs::read_to_string(harness.ca().await).expect("the bundle must be there");
+    let url = format!("https://{}", harness.planes[0].discovery);
     let tls = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(&ca))
         .domain_name("localhost");
@@ -78,9 +78,9 @@ async fn one_that_refuses_says_why_and_holds_back_the_flip() {
         .expect("a pod of the server must be let in");
     let empty = replica.next().await;
     replica.ack(&empty).await;
-    stage.system.pod_ready(&pod, [127, 0, 0, 1].into()).await;
+    harness.system.pod_ready(&pod, [127, 0, 0, 1].into()).await;
 
-    stage
+    harness
         .eventually_apply(&no_privileged("np", &module, &[]))
         .await;
     let offer = replica.next().await;
@@ -90,7 +90,7 @@ async fn one_that_refuses_says_why_and_holds_back_the_flip() {
         condition(object, "Programmed")["reason"] == "Rejected"
             && object["status"]["rollout"]["applied"] == 2
     };
-    let policy = stage
+    let policy = harness
         .kubectl
         .wait(&["cap", "np"], "rejected by one", refused)
         .await;
@@ -109,39 +109,39 @@ async fn one_that_refuses_says_why_and_holds_back_the_flip() {
     replica.ack(&offer).await;
     let flip = replica.next().await;
     replica.ack(&flip).await;
-    let policy = stage.enforced("np").await;
+    let policy = harness.enforced("np").await;
     assert_eq!(policy["status"]["rollout"]["applied"], 3);
     drop(replica);
-    stage.evaluators.truncate(2);
+    harness.evaluators.truncate(2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_is_gone_is_not_waited_for() {
-    let (mut stage, module) = Stage::enforcing(2).await;
-    drop(stage.evaluators.pop());
-    stage.balance();
+async fn deleted_pod_does_not_block_the_flip() {
+    let (mut harness, module) = Harness::enforcing(2).await;
+    drop(harness.evaluators.pop());
+    harness.balance();
     let scale = ["scale", "policyserver", "default", "--replicas=1"];
-    stage.kubectl.run(&scale).await;
-    stage.system.wait_gone(&["pod", &pod_name(1)]).await;
-    let policy = stage
+    harness.kubectl.run(&scale).await;
+    harness.system.wait_gone(&["pod", &pod_name(1)]).await;
+    let policy = harness
         .enforce(&no_privileged("np", &module, &["example.com/x:*"]))
         .await;
     eventually("one replica is wanted", async || {
-        let policy = stage.kubectl.get(&["cap", "np"]).await;
+        let policy = harness.kubectl.get(&["cap", "np"]).await;
         policy["status"]["rollout"]["desired"] == 1
     })
     .await;
     assert_eq!(policy["status"]["active"]["generation"], 2);
     // The last one can't be scaled away while policies protect.
     let zero = ["scale", "policyserver", "default", "--replicas=0"];
-    let refused = stage
+    let refused = harness
         .kubectl
         .attempt(&zero)
         .await
         .expect_err("it must be refused");
     assert!(refused.contains("np"), "{refused}");
     let delete = ["delete", "policyserver", "default"];
-    stage
+    harness
         .kubectl
         .attempt(&delete)
         .await

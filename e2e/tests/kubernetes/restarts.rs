@@ -5,8 +5,8 @@ use std::time::Duration;
 use assent_e2e::{
     eventually,
     kube::{
-        Stage,
-        stage::{condition, no_privileged},
+        Harness,
+        harness::{condition, no_privileged},
     },
 };
 use serde_json::{Value, json};
@@ -30,8 +30,8 @@ fn generation(policy: &Value) -> i64 {
 }
 
 /// Whether the process ended within the patience of a test.
-async fn ended(stage: &mut Stage, place: &str) {
-    let plane = &mut stage.planes[0];
+async fn ended(harness: &mut Harness, place: &str) {
+    let plane = &mut harness.planes[0];
     eventually(&format!("it ends at {place}"), async || {
         plane.process.ended().is_some()
     })
@@ -39,20 +39,20 @@ async fn ended(stage: &mut Stage, place: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_between_any_two_steps_the_next_one_goes_on() {
-    let (mut stage, module) = Stage::enforcing(2).await;
+async fn control_plane_killed_between_any_two_steps_is_continued() {
+    let (mut harness, module) = Harness::enforcing(2).await;
 
     for (round, place) in FAILPOINTS[..6].iter().enumerate() {
         // The one that dies was asked for by an edit, which waits for it.
-        stage.replace_plane(&[("ASSENT_FAILPOINT", place)]).await;
+        harness.replace_plane(&[("ASSENT_FAILPOINT", place)]).await;
         let exempt = [format!("example.com/round-{round}:*")];
         let exempt: Vec<&str> = exempt.iter().map(String::as_str).collect();
-        stage
+        harness
             .eventually_apply(&no_privileged("np", &module, &exempt))
             .await;
-        ended(&mut stage, place).await;
+        ended(&mut harness, place).await;
         // Nobody decides now, and the cluster is protected all the same.
-        let refused = stage
+        let refused = harness
             .try_pod("a", true)
             .await
             .expect_err("it must be refused");
@@ -61,14 +61,14 @@ async fn killed_between_any_two_steps_the_next_one_goes_on() {
             "after {place}: {refused}"
         );
 
-        stage.replace_plane(&[]).await;
-        let policy = stage.enforced("np").await;
+        harness.replace_plane(&[]).await;
+        let policy = harness.enforced("np").await;
         assert_eq!(
             policy["metadata"]["generation"],
             generation(&policy),
             "after {place}"
         );
-        stage
+        harness
             .try_pod("a", true)
             .await
             .expect_err("it must be refused");
@@ -76,18 +76,18 @@ async fn killed_between_any_two_steps_the_next_one_goes_on() {
 
     for (round, place) in FAILPOINTS[6..].iter().enumerate() {
         let name = format!("gone-{round}");
-        stage.enforce(&no_privileged(&name, &module, &[])).await;
-        stage.replace_plane(&[("ASSENT_FAILPOINT", place)]).await;
-        stage.planes[0].wait_leading().await;
-        stage
+        harness.enforce(&no_privileged(&name, &module, &[])).await;
+        harness.replace_plane(&[("ASSENT_FAILPOINT", place)]).await;
+        harness.planes[0].wait_leading().await;
+        harness
             .kubectl
             .run(&["delete", "cap", &name, "--wait=false"])
             .await;
-        ended(&mut stage, place).await;
-        stage.replace_plane(&[]).await;
-        stage.kubectl.wait_gone(&["cap", &name]).await;
+        ended(&mut harness, place).await;
+        harness.replace_plane(&[]).await;
+        harness.kubectl.wait_gone(&["cap", &name]).await;
         let webhook = format!("assent.cluster.{name}");
-        stage
+        harness
             .kubectl
             .wait_gone(&["validatingwebhookconfiguration", &webhook])
             .await;
@@ -95,117 +95,120 @@ async fn killed_between_any_two_steps_the_next_one_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_changes_nothing_and_sends_nothing() {
-    let (mut stage, _) = Stage::enforcing(2).await;
+async fn restart_changes_and_sends_nothing() {
+    let (mut harness, _) = Harness::enforcing(2).await;
     let settled = |object: &Value| object["status"]["rollout"]["applied"] == 2;
-    let before = stage
+    let before = harness
         .kubectl
         .wait(&["cap", "np"], "applied on both", settled)
         .await;
     let version =
-        stage.kubectl.get(&["policyserver", "default"]).await["status"]["snapshot"].clone();
+        harness.kubectl.get(&["policyserver", "default"]).await["status"]["snapshot"].clone();
 
-    stage.replace_plane(&[]).await;
-    stage.planes[0].wait_leading().await;
+    harness.replace_plane(&[]).await;
+    harness.planes[0].wait_leading().await;
     eventually("both are confirmed", async || {
         let sample = "assent_discovery_pushes_total{kind=\"no_change\"}";
-        stage.planes[0].metric(sample).await == Some(2.0)
+        harness.planes[0].metric(sample).await == Some(2.0)
     })
     .await;
-    let after = stage.kubectl.get(&["cap", "np"]).await;
+    let after = harness.kubectl.get(&["cap", "np"]).await;
     for kind in ["Accepted", "Programmed", "Enforced", "Ready"] {
         assert_eq!(condition(&before, kind), condition(&after, kind));
     }
     assert_eq!(before["status"]["active"], after["status"]["active"]);
-    let server = stage.kubectl.get(&["policyserver", "default"]).await;
+    let server = harness.kubectl.get(&["policyserver", "default"]).await;
     assert_eq!(server["status"]["snapshot"], version);
     for kind in ["full", "delta"] {
         let sample = format!("assent_discovery_pushes_total{{kind=\"{kind}\"}}");
-        let pushed = stage.planes[0].metric(&sample).await;
+        let pushed = harness.planes[0].metric(&sample).await;
         assert_eq!(pushed.unwrap_or_default(), 0.0, "{kind}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_leader_wakes_up_as_nobody() {
-    let (mut stage, module) = Stage::enforcing(2).await;
-    stage.add_plane("b", &[]).await;
-    stage.planes[0].process.signal(19);
+async fn paused_leader_loses_leadership() {
+    let (mut harness, module) = Harness::enforcing(2).await;
+    harness.add_plane("b", &[]).await;
+    harness.planes[0].process.signal(19);
 
     // As a Service does when a pod no longer answers its probes.
-    stage.entry.set([stage.planes[1].discovery]);
-    stage.planes[1].wait_leading().await;
-    stage
+    harness.entry.set([harness.planes[1].discovery]);
+    harness.planes[1].wait_leading().await;
+    harness
         .eventually_apply(&no_privileged("np", &module, &["example.com/x:*"]))
         .await;
-    let policy = stage.enforced("np").await;
+    let policy = harness.enforced("np").await;
     assert_eq!(generation(&policy), 2);
 
-    stage.planes[0].process.signal(18);
+    harness.planes[0].process.signal(18);
     eventually("the first one knows that it does not lead", async || {
-        stage.planes[0].metric("assent_leader").await == Some(0.0)
+        harness.planes[0].metric("assent_leader").await == Some(0.0)
     })
     .await;
-    stage
+    harness
         .enforce(&no_privileged("np", &module, &["example.com/y:*"]))
         .await;
     // Longer than anything that it had in hand could take.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let policy = stage.kubectl.get(&["cap", "np"]).await;
+    let policy = harness.kubectl.get(&["cap", "np"]).await;
     assert_eq!(generation(&policy), 3);
     assert_eq!(condition(&policy, "Enforced")["status"], "True");
-    stage
+    harness
         .try_pod("a", true)
         .await
         .expect_err("it must be refused");
 
     // In good order the Lease is given up, and the other takes over at once.
-    stage.planes[1].process.terminate();
-    stage.entry.set([stage.planes[0].discovery]);
-    stage.planes[0].wait_leading().await;
-    stage
+    harness.planes[1].process.terminate();
+    harness.entry.set([harness.planes[0].discovery]);
+    harness.planes[0].wait_leading().await;
+    harness
         .enforce(&no_privileged("np", &module, &["example.com/z:*"]))
         .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_api_server_may_go_and_come_back() {
-    let (stage, module) = Stage::enforcing(1).await;
-    stage.api.restart_apiserver().await;
-    stage
+async fn api_server_outage_is_survived() {
+    let (harness, module) = Harness::enforcing(1).await;
+    harness.api.restart_apiserver().await;
+    harness
         .enforce(&no_privileged("np", &module, &["example.com/x:*"]))
         .await;
-    stage
+    harness
         .try_pod("a", true)
         .await
         .expect_err("it must be refused");
     // What was deleted while nobody looked is not missed.
-    stage
+    harness
         .kubectl
         .run(&["delete", "cap", "np", "--timeout=60s"])
         .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_authority_is_trusted_before_it_signs() {
-    let (stage, module) = Stage::enforcing(1).await;
+async fn new_ca_is_trusted_before_it_signs() {
+    let (harness, module) = Harness::enforcing(1).await;
     let webhook = ["validatingwebhookconfiguration", "assent.cluster.np"];
     let bundle = "/webhooks/0/clientConfig/caBundle";
-    let before = stage.kubectl.get(&webhook).await;
+    let before = harness.kubectl.get(&webhook).await;
     let before = before.pointer(bundle).cloned().unwrap_or_default();
 
     let rotate = json!({"metadata": {"annotations": {"policies.assent.dev/rotate": "now"}}});
-    stage.system.patch(&["secret", "assent-ca"], &rotate).await;
+    harness
+        .system
+        .patch(&["secret", "assent-ca"], &rotate)
+        .await;
     let grown = |object: &Value| {
         let length = |v: Option<&Value>| v.and_then(Value::as_str).map_or(0, str::len);
         length(object.pointer(bundle)) > length(Some(&before))
     };
-    stage
+    harness
         .kubectl
         .wait(&webhook, "of both authorities", grown)
         .await;
-    // Evaluators go on with what they have, and new pods are told of both.
-    stage
+    // Evaluators keep what they have, and new pods trust both.
+    harness
         .try_pod("a", true)
         .await
         .expect_err("it must be refused");
@@ -213,11 +216,11 @@ async fn another_authority_is_trusted_before_it_signs() {
         let text = object["data"]["ca.crt"].as_str().unwrap_or_default();
         text.matches("BEGIN CERTIFICATE").count() == 2
     };
-    stage
+    harness
         .system
         .wait(&["configmap", "assent-ca"], "of both authorities", both)
         .await;
-    stage
+    harness
         .enforce(&no_privileged("np", &module, &["example.com/x:*"]))
         .await;
 }

@@ -3,8 +3,8 @@
 
 use assent_e2e::{
     kube::{
-        Stage,
-        stage::{condition, no_privileged},
+        Harness,
+        harness::{condition, no_privileged},
     },
     registry::{PASSWORD, USER},
     tls::write_certificates,
@@ -13,31 +13,31 @@ use rcgen::KeyPair;
 use serde_json::{Value, json};
 
 /// A PolicyServer, and a policy of the same name that it runs.
-async fn apply(stage: &Stage, name: &str, module: &str, mut server: Value) {
+async fn apply(harness: &Harness, name: &str, module: &str, mut server: Value) {
     server["replicas"] = 1.into();
     let server = json!({
         "apiVersion": "policies.assent.dev/v1alpha1", "kind": "PolicyServer",
         "metadata": {"name": name}, "spec": server,
     });
-    stage.eventually_apply(&server).await;
+    harness.eventually_apply(&server).await;
     let mut policy = no_privileged(name, module, &[]);
     policy["spec"]["policyServer"] = name.into();
-    stage.eventually_apply(&policy).await;
+    harness.eventually_apply(&policy).await;
 }
 
-/// Waits until the newest generation was judged so; what was said.
-async fn judged(stage: &Stage, name: &str, reason: &str) -> String {
+/// Waits until `Accepted` of the newest generation has this reason; returns its message.
+async fn accepted_message(harness: &Harness, name: &str, reason: &str) -> String {
     let is = |object: &Value| {
         let accepted = condition(object, "Accepted");
         accepted["reason"] == reason
             && accepted["observedGeneration"] == object["metadata"]["generation"]
     };
-    let object = stage.kubectl.wait(&["cap", name], reason, is).await;
+    let object = harness.kubectl.wait(&["cap", name], reason, is).await;
     let message = &condition(&object, "Accepted")["message"];
     message.as_str().unwrap_or_default().to_owned()
 }
 
-async fn pull_secret(stage: &Stage, name: &str, host: &str, password: &str) {
+async fn pull_secret(harness: &Harness, name: &str, host: &str, password: &str) {
     let args = [
         "create".to_owned(),
         "secret".to_owned(),
@@ -48,25 +48,28 @@ async fn pull_secret(stage: &Stage, name: &str, host: &str, password: &str) {
         format!("--docker-password={password}"),
     ];
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    stage.system.run(&args).await;
+    harness.system.run(&args).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn registries_have_authorities_and_passwords_of_their_own() {
-    let stage = Stage::start(0).await;
-    stage.registry.push_example("np:v1", "no-privileged").await;
+async fn registries_may_have_their_own_ca_and_credentials() {
+    let harness = Harness::start(0).await;
+    harness
+        .registry
+        .push_example("np:v1", "no-privileged")
+        .await;
     let dir = tempfile::tempdir().unwrap();
     write_certificates(dir.path());
     let ca = std::fs::read_to_string(dir.path().join("ca.pem")).unwrap();
-    let open = stage.registry.front(dir.path(), false).await;
-    let closed = stage.registry.front(dir.path(), true).await;
+    let open = harness.registry.front(dir.path(), false).await;
+    let closed = harness.registry.front(dir.path(), true).await;
     let (open_host, closed_host) = (open.address.to_string(), closed.address.to_string());
     let inline = |host: &str| json!({"secure": [{"name": host, "certificate": ca}]});
 
     // By the certificate itself, and by a ConfigMap that comes later.
     let module = open.url("np:v1");
     apply(
-        &stage,
+        &harness,
         "inline",
         &module,
         json!({"sources": inline(&open_host)}),
@@ -74,60 +77,60 @@ async fn registries_have_authorities_and_passwords_of_their_own() {
     .await;
     let from = json!({"configMapKeyRef": {"name": "authorities", "key": "ca.crt"}});
     let sources = json!({"secure": [{"name": open_host, "certificateFrom": from}]});
-    apply(&stage, "map", &module, json!({"sources": sources})).await;
-    judged(&stage, "inline", "Accepted").await;
-    let said = judged(&stage, "map", "PullError").await;
+    apply(&harness, "map", &module, json!({"sources": sources})).await;
+    accepted_message(&harness, "inline", "Accepted").await;
+    let said = accepted_message(&harness, "map", "PullError").await;
     assert!(said.contains("there is no ConfigMap authorities"), "{said}");
     let map = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "authorities"}, "data": {"ca.crt": ca},
     });
-    stage.system.apply(&map.to_string()).await;
-    judged(&stage, "map", "Accepted").await;
+    harness.system.apply(&map.to_string()).await;
+    accepted_message(&harness, "map", "Accepted").await;
 
     // Another authority than the one that signed.
     let other = tempfile::tempdir().unwrap();
     write_certificates(other.path());
     let other = std::fs::read_to_string(other.path().join("ca.pem")).unwrap();
     let sources = json!({"secure": [{"name": open_host, "certificate": other}]});
-    apply(&stage, "untrusted", &module, json!({"sources": sources})).await;
-    let said = judged(&stage, "untrusted", "PullError").await;
+    apply(&harness, "untrusted", &module, json!({"sources": sources})).await;
+    let said = accepted_message(&harness, "untrusted", "PullError").await;
     assert!(said.contains("certificate"), "{said}");
     let right = json!({"sources": inline(&open_host)});
-    apply(&stage, "untrusted", &module, right).await;
-    judged(&stage, "untrusted", "Accepted").await;
+    apply(&harness, "untrusted", &module, right).await;
+    accepted_message(&harness, "untrusted", "Accepted").await;
 
     // A password: none, a wrong one, the right one.
     let module = closed.url("np:v1");
     apply(
-        &stage,
+        &harness,
         "private",
         &module,
         json!({"sources": inline(&closed_host)}),
     )
     .await;
-    let said = judged(&stage, "private", "PullError").await;
+    let said = accepted_message(&harness, "private", "PullError").await;
     assert!(
         said.contains("imagePullSecret"),
         "it must say what to do: {said}"
     );
-    pull_secret(&stage, "wrong", &closed_host, "passw0rt").await;
-    pull_secret(&stage, "right", &closed_host, PASSWORD).await;
+    pull_secret(&harness, "wrong", &closed_host, "passw0rt").await;
+    pull_secret(&harness, "right", &closed_host, PASSWORD).await;
     let with = |secret: &str| json!({"sources": inline(&closed_host), "imagePullSecret": secret});
-    apply(&stage, "denied", &module, with("wrong")).await;
-    let said = judged(&stage, "denied", "PullError").await;
+    apply(&harness, "denied", &module, with("wrong")).await;
+    let said = accepted_message(&harness, "denied", "PullError").await;
     assert!(!said.contains("passw0rt"), "{said}");
-    apply(&stage, "private", &module, with("right")).await;
-    judged(&stage, "private", "Accepted").await;
-    let log = stage.planes[0].log();
+    apply(&harness, "private", &module, with("right")).await;
+    accepted_message(&harness, "private", "Accepted").await;
+    let log = harness.planes[0].log();
     assert!(!log.contains("passw0rt") && !log.contains(PASSWORD));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn modules_must_be_signed_where_a_server_says_so() {
-    let stage = Stage::start(0).await;
+async fn server_may_require_signed_modules() {
+    let harness = Harness::start(0).await;
     let (ours, theirs) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
-    let registry = &stage.registry;
+    let registry = &harness.registry;
     let mut modules = Vec::new();
     for image in ["signed:v1", "unsigned:v1", "other:v1"] {
         modules.push(registry.push_example(image, "no-privileged").await);
@@ -139,15 +142,15 @@ async fn modules_must_be_signed_where_a_server_says_so() {
         "verification": {"publicKeys": [ours.public_key_pem()]},
     });
     for (name, module) in ["signed", "unsigned", "other"].iter().zip(&modules) {
-        apply(&stage, name, module, server.clone()).await;
+        apply(&harness, name, module, server.clone()).await;
     }
-    judged(&stage, "signed", "Accepted").await;
-    judged(&stage, "unsigned", "SignatureRejected").await;
-    judged(&stage, "other", "SignatureRejected").await;
+    accepted_message(&harness, "signed", "Accepted").await;
+    accepted_message(&harness, "unsigned", "SignatureRejected").await;
+    accepted_message(&harness, "other", "SignatureRejected").await;
 
     // Signed after all: healed by another try, or by the next edit.
     registry.sign("unsigned:v1", &ours).await;
     let exempt = json!({"spec": {"settings": {"exemptImages": ["a:*"]}}});
-    stage.kubectl.patch(&["cap", "unsigned"], &exempt).await;
-    judged(&stage, "unsigned", "Accepted").await;
+    harness.kubectl.patch(&["cap", "unsigned"], &exempt).await;
+    accepted_message(&harness, "unsigned", "Accepted").await;
 }

@@ -1,4 +1,4 @@
-//! Who leads, who signs and who calls, as a real API server says it.
+//! Leader election, certificates and identities with a real API server.
 
 use std::{
     sync::{Arc, mpsc},
@@ -10,8 +10,8 @@ use assent_e2e::{
     kube::{Kubectl, with_temp_ns},
 };
 use assent_k8s::{
-    certificates::{Keeper, Lives, Mode, publish_bundle},
-    identity::{Error, Identity, Live, TokenChecker, Verb},
+    certificates::{CaManager, Lives, Mode, publish_bundle},
+    identity::{Credential, Error, Identity, Live, TokenChecker, Verb},
     lease::{Elector, Leader, Role, Standing, Timing},
     names,
 };
@@ -99,7 +99,7 @@ impl Contender {
 }
 
 #[tokio::test]
-async fn a_paused_leader_gives_way_and_comes_back_as_a_follower() {
+async fn paused_leader_becomes_a_follower() {
     with_temp_ns(async |ns| {
         let a = Contender::start(&ns, "a").await;
         let first = a.leads().await;
@@ -131,11 +131,11 @@ async fn a_paused_leader_gives_way_and_comes_back_as_a_follower() {
 }
 
 #[tokio::test]
-async fn a_restarted_leader_begins_a_new_term_and_a_deleted_lease_comes_back() {
+async fn restarted_leader_increments_transitions_and_deleted_lease_is_recreated() {
     with_temp_ns(async |ns| {
         let one = Contender::start(&ns, "a").await;
         let first = one.leads().await;
-        // Dead, as far as anybody can tell; its name comes back at once.
+        // It looks dead to everybody else; its name comes back at once.
         let _dead = one.pause();
         let two = Contender::start(&ns, "a").await;
         let second = two.leads().await;
@@ -160,14 +160,14 @@ async fn a_restarted_leader_begins_a_new_term_and_a_deleted_lease_comes_back() {
 }
 
 #[tokio::test]
-async fn those_who_start_together_end_with_one_authority() {
+async fn concurrent_starts_create_one_ca() {
     with_temp_ns(async |ns| {
         let client = client(ns.kubeconfig()).await;
         let open = || {
             let (client, namespace) = (client.clone(), ns.namespace().to_owned());
             async move {
                 let keeper =
-                    Keeper::open(client, &namespace, Mode::SelfManaged, Lives::default()).await;
+                    CaManager::open(client, &namespace, Mode::SelfManaged, Lives::default()).await;
                 let authority = keeper.unwrap().authority();
                 authority.borrow().bundle_pem().to_owned()
             }
@@ -184,7 +184,7 @@ async fn those_who_start_together_end_with_one_authority() {
 }
 
 #[tokio::test]
-async fn an_authority_is_rotated_when_asked_and_put_back_when_deleted() {
+async fn ca_is_rotated_on_request_and_restored_when_deleted() {
     with_temp_ns(async |ns| {
         let client = client(ns.kubeconfig()).await;
         let lives = Lives {
@@ -192,7 +192,7 @@ async fn an_authority_is_rotated_when_asked_and_put_back_when_deleted() {
             ..Lives::default()
         };
         let open = async || {
-            let opened = Keeper::open(client.clone(), ns.namespace(), Mode::SelfManaged, lives);
+            let opened = CaManager::open(client.clone(), ns.namespace(), Mode::SelfManaged, lives);
             opened.await.unwrap()
         };
         let (leader, standby) = (open().await, open().await);
@@ -213,7 +213,7 @@ async fn an_authority_is_rotated_when_asked_and_put_back_when_deleted() {
             !key(secret, "ca-previous.crt").is_null() && key(secret, "ca-next.crt").is_null()
         })
         .await;
-        // Both trust both, and who does not write has seen the same.
+        // Both trust both authorities, also the one that does not write.
         eventually("both know", async || {
             let (one, other) = (leads.borrow().clone(), stands_by.borrow().clone());
             let both = count(one.bundle_pem()) == 2 && one.bundle_pem().contains(&old);
@@ -265,6 +265,10 @@ fn stateful_set(server: &str) -> String {
     set.to_string()
 }
 
+fn of(token: &str) -> Credential<'_> {
+    Credential { token, peer: None }
+}
+
 async fn checker(ns: &Kubectl) -> TokenChecker {
     let client = client(ns.kubeconfig()).await;
     let lookup = Live::new(client.clone(), ns.namespace());
@@ -272,7 +276,7 @@ async fn checker(ns: &Kubectl) -> TokenChecker {
 }
 
 #[tokio::test]
-async fn a_member_is_known_by_its_pod() {
+async fn member_is_identified_by_its_pod() {
     with_temp_ns(async |ns| {
         ns.apply(&stateful_set("default")).await;
         let name = "policy-server-default-1";
@@ -280,7 +284,7 @@ async fn a_member_is_known_by_its_pod() {
         ns.pod_ready(name, "10.244.1.7".parse().unwrap()).await;
         let checker = checker(&ns).await;
         let token = ns.create_token(name).await;
-        let replica = checker.replica(&token.token).await.unwrap();
+        let replica = checker.replica(of(&token.token)).await.unwrap();
         assert_eq!(
             (&*replica.namespace, &*replica.pod, &*replica.uid),
             (ns.namespace(), name, &*token.uid)
@@ -291,10 +295,10 @@ async fn a_member_is_known_by_its_pod() {
         assert!(replica.expires.is_some());
 
         let wrong = ns.create_token_for(name, "https://elsewhere").await;
-        let error = checker.replica(&wrong.token).await.unwrap_err();
+        let error = checker.replica(of(&wrong.token)).await.unwrap_err();
         assert!(matches!(error, Error::Invalid(_)), "{error}");
         let forged = format!("{}x", token.token);
-        let error = checker.replica(&forged).await.unwrap_err();
+        let error = checker.replica(of(&forged)).await.unwrap_err();
         assert!(matches!(error, Error::Invalid(_)), "{error}");
 
         // Gone: also while its review is remembered, and although its name comes back.
@@ -304,17 +308,17 @@ async fn a_member_is_known_by_its_pod() {
             pod["metadata"]["uid"] != *token.uid
         })
         .await;
-        let error = checker.replica(&token.token).await.unwrap_err();
+        let error = checker.replica(of(&token.token)).await.unwrap_err();
         assert!(matches!(error, Error::Invalid(_)), "{error}");
         let again = ns.create_token(name).await;
-        let replica = checker.replica(&again.token).await.unwrap();
+        let replica = checker.replica(of(&again.token)).await.unwrap();
         assert_eq!(replica.uid, again.uid);
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_pod_that_only_has_the_label_is_none() {
+async fn label_alone_does_not_make_a_pod_a_member() {
     with_temp_ns(async |ns| {
         assent_e2e::kube::shared().await.install_crds().await;
         ns.apply(&stateful_set("default")).await;
@@ -322,11 +326,11 @@ async fn a_pod_that_only_has_the_label_is_none() {
         ns.apply(&pod("plain", &json!({}))).await;
         let checker = checker(&ns).await;
         let token = ns.create_token("posing").await;
-        let error = checker.identify(&token.token).await.unwrap_err();
+        let error = checker.identify(of(&token.token)).await.unwrap_err();
         assert!(matches!(error, Error::Forbidden(_)), "{error}");
         // Without the label it is a user like any other, and may do what it was given.
         let token = ns.create_token("plain").await;
-        let identity = checker.identify(&token.token).await.unwrap();
+        let identity = checker.identify(of(&token.token)).await.unwrap();
         let Identity::User(user) = identity else {
             panic!("{identity:?}");
         };
@@ -368,7 +372,7 @@ async fn allow(ns: &Kubectl, user: &str) {
 }
 
 #[tokio::test]
-async fn a_pod_of_an_allowed_namespace_follows() {
+async fn pod_in_allowed_namespace_is_a_follower() {
     with_temp_ns(async |ours| {
         assent_e2e::kube::shared().await.install_crds().await;
         with_temp_ns(async |theirs| {
@@ -386,11 +390,11 @@ async fn a_pod_of_an_allowed_namespace_follows() {
             theirs.apply(&pod("app", &labelled(&server))).await;
             let checker = checker(&ours).await;
             let token = theirs.create_token("app").await;
-            let replica = checker.replica(&token.token).await.unwrap();
+            let replica = checker.replica(of(&token.token)).await.unwrap();
             assert!(replica.follower);
             assert_eq!(replica.replica_id(), format!("app.{}", theirs.namespace()));
             ours.apply(&policy_server(&["elsewhere"])).await;
-            let error = checker.replica(&token.token).await.unwrap_err();
+            let error = checker.replica(of(&token.token)).await.unwrap_err();
             assert!(matches!(error, Error::Forbidden(_)), "{error}");
             ours.run(&["delete", "policyserver", &server]).await;
         })

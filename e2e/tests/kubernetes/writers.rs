@@ -8,7 +8,7 @@ mod workloads;
 use assent_api::{Manifest, Options, Parsed, ParsedServer, parse};
 use assent_core::{PolicyKey, RevisionId};
 use assent_e2e::kube::Kubectl;
-use assent_k8s::webhook::{self, Desired, Kind, Reach, Site};
+use assent_k8s::webhook::{self, Desired, Kind, WebhookDefaults, WebhookEndpoint};
 use kube::{
     Api, Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
@@ -26,11 +26,11 @@ async fn client(kubectl: &Kubectl) -> Client {
     Client::try_from(config.unwrap()).unwrap()
 }
 
-/// The site of a control plane in the namespace of a test.
-async fn site(kubectl: &Kubectl) -> Site {
+/// The defaults of a control plane in the namespace of a test.
+async fn defaults(kubectl: &Kubectl) -> WebhookDefaults {
     let namespace = kubectl.namespace().to_owned();
     let object = kubectl.get(&["namespace", &namespace]).await;
-    Site {
+    WebhookDefaults {
         namespace_uid: object["metadata"]["uid"].as_str().unwrap().to_owned(),
         // Any that is valid: nothing is called with it.
         ca_bundle: ca_bundle(),
@@ -50,13 +50,18 @@ fn policy(key: &PolicyKey, spec: &Value) -> Parsed {
     parse::spec(key, spec, &Options::default()).unwrap()
 }
 
-fn desired(policy: &Parsed, generation: i64, reach: &Reach, site: &Site) -> Desired {
+fn desired(
+    policy: &Parsed,
+    generation: i64,
+    endpoint: &WebhookEndpoint,
+    defaults: &WebhookDefaults,
+) -> Desired {
     webhook::desired(&webhook::Input {
         policy,
         revision: &RevisionId::new(&policy.key, generation, POLICY_UID),
         uid: POLICY_UID,
-        reach,
-        site,
+        endpoint,
+        defaults,
     })
 }
 

@@ -30,7 +30,7 @@ fn json(up: &Up, args: &[&str]) -> Value {
 }
 
 #[tokio::test]
-async fn status_says_what_is_enforced_and_why_not() {
+async fn status_shows_enforcement_and_reasons() {
     let up = Up::start(
         Options::replicas(2)
             .policy("good")
@@ -66,7 +66,7 @@ async fn status_says_what_is_enforced_and_why_not() {
 }
 
 #[tokio::test]
-async fn replicas_says_who_has_what() {
+async fn replicas_shows_what_each_serves() {
     let up = Up::start(Options::replicas(2).policy("p")).await;
     up.wait_enforced("p", 1).await;
     let current = async || run(&up, &["replicas"]).0 == 0;
@@ -76,7 +76,7 @@ async fn replicas_says_who_has_what() {
         said.contains("evaluator-0") && said.contains("evaluator-1"),
         "{said}"
     );
-    // The flip is told to replicas a moment after it: nothing is to come after that.
+    // Replicas receive the flip a moment later; nothing follows after that.
     let settled = async || {
         let set = up.fetch("default").await.unwrap();
         set.routes.iter().all(|r| r.state() == RouteState::Active)
@@ -140,7 +140,7 @@ async fn history_is_kept_up_to_its_limit() {
 }
 
 #[tokio::test]
-async fn a_rollout_can_be_waited_for() {
+async fn rollout_status_waits() {
     let up = Up::start(Options::default().policy("p")).await;
     let url = up.url();
     up.wait_accepted("p", 1, "Accepted").await;
@@ -168,7 +168,7 @@ async fn a_rollout_can_be_waited_for() {
 }
 
 #[test]
-fn without_a_control_plane_the_answer_is_unknown() {
+fn missing_control_plane_is_exit_code_2() {
     let url = format!("http://{}", free_address());
     for args in [
         &["status"][..],

@@ -1,11 +1,11 @@
-//! What may be in the directory, and what is said about it.
+//! Contents of the directory, and how problems are reported.
 
 use std::{fs, io::Write as _};
 
 use assent_e2e::{Delta, Options, Up, client::node, manifest::Policy, module, up::condition};
 
 #[tokio::test]
-async fn bad_yaml_is_told_at_its_place_and_heals() {
+async fn bad_yaml_is_reported_with_its_position_until_fixed() {
     let up = Up::start(Options::replicas(1).policy("p").policy("q")).await;
     up.wait_enforced("p", 1).await;
     let good = Policy::cluster("p").to_string();
@@ -32,7 +32,7 @@ async fn bad_yaml_is_told_at_its_place_and_heals() {
 }
 
 #[tokio::test]
-async fn an_object_that_was_never_good_says_what_is_wrong() {
+async fn object_that_was_never_valid_reports_its_errors() {
     let up = Up::start(Options::replicas(1)).await;
     let manifest = Policy::cluster("p")
         .line("mode: loud")
@@ -51,7 +51,7 @@ async fn an_object_that_was_never_good_says_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_missing_module_is_a_pull_error_until_it_is_there() {
+async fn missing_module_is_a_pull_error_until_it_exists() {
     let up = Up::start(Options::replicas(1)).await;
     up.apply("p", &Policy::cluster("p").module("later.wasm"));
     let object = up
@@ -66,7 +66,7 @@ async fn a_missing_module_is_a_pull_error_until_it_is_there() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_still_being_written_is_not_read() {
+async fn file_is_not_read_while_it_is_written() {
     let up = Up::start(Options::replicas(1).file("deny.wasm", module::deny_all("whole"))).await;
     // Each half alone is a valid manifest: the first one would allow.
     let first = Policy::cluster("p").to_string();
@@ -88,7 +88,7 @@ async fn a_file_that_is_still_being_written_is_not_read() {
 }
 
 #[tokio::test]
-async fn of_two_files_with_one_name_the_first_stays() {
+async fn first_of_two_manifests_with_one_name_stays() {
     let up = Up::start(Options::replicas(1).policy("a")).await;
     let before = up.wait_enforced("a", 1).await;
     up.write(
@@ -109,7 +109,7 @@ async fn of_two_files_with_one_name_the_first_stays() {
 }
 
 #[tokio::test]
-async fn of_two_files_with_one_name_at_the_start_the_first_is_enforced() {
+async fn first_of_two_manifests_is_enforced_at_start() {
     let second = Policy::cluster("a").settings("{n: 2}").to_string();
     let up = Up::start(Options::replicas(1).policy("a").file("b.yaml", second)).await;
     let object = up.wait_enforced("a", 1).await;
@@ -118,30 +118,30 @@ async fn of_two_files_with_one_name_at_the_start_the_first_is_enforced() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_cut_off_removes_nothing() {
+async fn truncated_file_removes_nothing() {
     let one = |name: &str| Policy::cluster(name).to_string();
-    let both = format!("{}---\n{}", one("x"), one("y"));
+    let both = format!("{}---\n{}", one("first"), one("second"));
     let up = Up::start(
         Options::replicas(1)
             .policy("p")
             .file("both.yaml", both.clone()),
     )
     .await;
-    let before = up.wait_enforced("y", 1).await;
+    let before = up.wait_enforced("second", 1).await;
     // Cut in the spec of the first: a sound document that is no sound policy.
     let cut = both.split("  module").next().unwrap().to_owned();
     up.write("both.yaml", cut);
     let refused = |p: &serde_json::Value| condition(p, "Accepted")["status"] == "False";
-    up.wait("x", "refused", refused).await;
-    let kept = up.wait("y", "refused", refused).await;
+    up.wait("first", "refused", refused).await;
+    let kept = up.wait("second", "refused", refused).await;
     assert_eq!(kept["status"]["active"], before["status"]["active"]);
     up.write("both.yaml", both);
-    let healed = up.wait_enforced("y", 1).await;
+    let healed = up.wait_enforced("second", 1).await;
     assert_eq!(healed["metadata"]["uid"], before["metadata"]["uid"]);
 }
 
 #[tokio::test]
-async fn other_files_and_directories_are_left_alone() {
+async fn other_files_and_directories_are_ignored() {
     let up = Up::start(Options::replicas(1).policy("p")).await;
     fs::create_dir(up.policies().join("deeper.yaml")).unwrap();
     fs::write(
@@ -174,7 +174,7 @@ async fn other_files_and_directories_are_left_alone() {
 }
 
 #[tokio::test]
-async fn an_unknown_policy_server_is_told_and_heals() {
+async fn unknown_policy_server_is_reported_until_it_exists() {
     let up = Up::start(Options::default()).await;
     up.apply("p", &Policy::cluster("p").server("edge"));
     let missing = |p: &serde_json::Value| condition(p, "Accepted")["reason"] == "TargetNotFound";

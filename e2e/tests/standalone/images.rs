@@ -44,7 +44,7 @@ fn guest(image: &str) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn run_answers_what_a_policy_asks_about_images() {
+async fn run_answers_host_calls_about_images() {
     let registry = Registry::start().await;
     let url = registry.push_example("nopriv:v1", "no-privileged").await;
     let dir = tempfile::tempdir().expect("a directory must be made");

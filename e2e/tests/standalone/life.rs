@@ -8,7 +8,7 @@ use assent_e2e::{
 use assent_proto::v1::RouteState;
 
 #[tokio::test]
-async fn a_policy_is_applied_enforced_edited_and_drained() {
+async fn policy_is_applied_enforced_edited_and_drained() {
     let options = Options::replicas(3).file("deny.wasm", module::deny_all("not here"));
     let up = Up::start(options.args(&["--drain-seconds", "2"])).await;
     assert_eq!(up.admit().await["allowed"], true, "there is no policy yet");
@@ -52,7 +52,7 @@ async fn a_policy_is_applied_enforced_edited_and_drained() {
 }
 
 #[tokio::test]
-async fn a_retired_path_is_answered_while_it_drains_and_after() {
+async fn retired_path_is_answered_during_and_after_the_drain() {
     let options = Options::default().file("deny.wasm", module::deny_all("old"));
     let up = Up::start(options.args(&["--drain-seconds", "3"])).await;
     let evaluator = Evaluator::start(&up.url(), "outside").await;
@@ -83,7 +83,7 @@ async fn a_retired_path_is_answered_while_it_drains_and_after() {
 }
 
 #[tokio::test]
-async fn bad_settings_are_refused_in_the_modules_words_and_the_last_good_stays() {
+async fn bad_settings_are_refused_with_the_modules_message() {
     let options = Options::replicas(3).file("strict.wasm", module::strict_settings());
     let up = Up::start(options).await;
     let policy = || Policy::cluster("p").module("strict.wasm");
@@ -112,7 +112,7 @@ async fn bad_settings_are_refused_in_the_modules_words_and_the_last_good_stays()
 }
 
 #[tokio::test]
-async fn a_module_that_is_none_is_refused_and_its_neighbours_serve() {
+async fn invalid_module_is_refused_and_other_policies_serve() {
     let options = Options::replicas(3)
         .file("bad.wasm", module::garbage())
         .file("loop.wasm", endless())
@@ -144,7 +144,7 @@ fn endless() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn deleted_and_recreated_is_another_policy() {
+async fn recreated_policy_is_a_new_policy() {
     let up = Up::start(Options::replicas(3).args(&["--drain-seconds", "1"])).await;
     let mut uids = BTreeSet::new();
     let mut paths = BTreeSet::new();
@@ -161,7 +161,7 @@ async fn deleted_and_recreated_is_another_policy() {
 }
 
 #[tokio::test]
-async fn namespaced_policies_judge_their_own_namespace_only() {
+async fn namespaced_policies_apply_to_their_own_namespace_only() {
     let options = Options::replicas(3).file("deny.wasm", module::deny_all("not in this shop"));
     let up = Up::start(options).await;
     up.apply(
@@ -176,7 +176,7 @@ async fn namespaced_policies_judge_their_own_namespace_only() {
 }
 
 #[tokio::test]
-async fn evaluators_from_outside_count_while_they_are_there() {
+async fn external_evaluators_count_while_connected() {
     let up = Up::start(
         Options::replicas(1)
             .policy("p")
@@ -193,7 +193,7 @@ async fn evaluators_from_outside_count_while_they_are_there() {
 }
 
 #[tokio::test]
-async fn a_route_is_seen_flipping_by_a_client() {
+async fn client_observes_the_flip() {
     let up = Up::start(Options::replicas(1).policy("p")).await;
     let node = assent_e2e::client::node("client");
     let mut client = assent_e2e::Delta::connect(up.channel().await, node).await;

@@ -16,7 +16,7 @@ async fn enforced(up: &Up, count: usize) {
 }
 
 #[tokio::test]
-async fn a_directory_that_vanishes_removes_nothing() {
+async fn vanished_directory_removes_nothing() {
     let options = Options::replicas(1)
         .file("deny.wasm", module::deny_all("still here"))
         .file(
@@ -41,7 +41,7 @@ async fn a_directory_that_vanishes_removes_nothing() {
 }
 
 #[tokio::test]
-async fn most_policies_at_once_are_kept_and_it_is_said_loudly() {
+async fn mass_removal_is_held_back_and_reported() {
     let up = Up::start(twelve()).await;
     enforced(&up, 12).await;
     for n in 0..12 {
@@ -68,7 +68,7 @@ async fn most_policies_at_once_are_kept_and_it_is_said_loudly() {
 }
 
 #[tokio::test]
-async fn a_restart_does_not_make_a_mass_removal_either() {
+async fn restart_does_not_perform_a_mass_removal() {
     let mut up = Up::start(twelve()).await;
     enforced(&up, 12).await;
     let version = up.fetch("default").await.unwrap().version_info;
@@ -85,7 +85,7 @@ async fn a_restart_does_not_make_a_mass_removal_either() {
 }
 
 #[tokio::test]
-async fn mass_removal_is_done_where_it_is_allowed() {
+async fn mass_removal_is_performed_if_allowed() {
     let up = Up::start(twelve().args(&["--allow-mass-removal"])).await;
     enforced(&up, 12).await;
     for n in 0..12 {
@@ -97,7 +97,7 @@ async fn mass_removal_is_done_where_it_is_allowed() {
 }
 
 #[tokio::test]
-async fn a_few_at_a_time_are_removed_without_asking() {
+async fn few_policies_are_removed_without_a_flag() {
     let up = Up::start(twelve()).await;
     enforced(&up, 12).await;
     for n in 0..6 {

@@ -15,7 +15,7 @@ async fn two_generations() -> Up {
         Up::start(Options::replicas(3).file("p.wasm", module::deny_all("by generation 1"))).await;
     up.apply("p", &Policy::cluster("p").module("p.wasm"));
     up.wait_enforced("p", 1).await;
-    // The same file name: only the digest tells them apart.
+    // The file name is the same: only the digest differs.
     up.write("p.wasm", module::accept_all(""));
     up.wait_enforced("p", 2).await;
     assert_eq!(up.admit().await["allowed"], true);
@@ -23,7 +23,7 @@ async fn two_generations() -> Up {
 }
 
 #[tokio::test]
-async fn undo_goes_back_with_the_module_pinned() {
+async fn undo_pins_the_module() {
     let up = two_generations().await;
     let (url, first) = (up.url(), up.policy("p").await.unwrap());
     let done = assent(&["rollout", "undo", "p", "--server", &url, "-o", "json"]);
@@ -50,7 +50,7 @@ async fn undo_goes_back_with_the_module_pinned() {
 }
 
 #[tokio::test]
-async fn undo_says_what_there_is_not() {
+async fn undo_reports_missing_revisions() {
     let up = Up::start(Options::replicas(1).policy("p")).await;
     up.wait_enforced("p", 1).await;
     let url = up.url();
@@ -70,7 +70,7 @@ async fn undo_says_what_there_is_not() {
 }
 
 #[tokio::test]
-async fn an_annotation_goes_back_once() {
+async fn annotation_rolls_back_once() {
     let up = two_generations().await;
     let policy = Policy::cluster("p").module("p.wasm");
     up.apply("p", &policy.clone().annotation(ANNOTATION, "1"));
@@ -96,7 +96,7 @@ async fn an_annotation_goes_back_once() {
 }
 
 #[tokio::test]
-async fn a_rollback_survives_a_restart() {
+async fn rollback_survives_restart() {
     let mut up = two_generations().await;
     let url = up.url();
     assert!(

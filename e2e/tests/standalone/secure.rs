@@ -94,7 +94,7 @@ async fn only_known_tokens_open_streams() {
 }
 
 #[tokio::test]
-async fn the_other_calls_need_a_token_too() {
+async fn other_calls_need_a_token_too() {
     let secured = Secured::start(0).await;
     let channel = secured.channel().await;
     let mut discovery = PolicyDiscoveryServiceClient::new(channel.clone());
@@ -138,7 +138,7 @@ async fn the_other_calls_need_a_token_too() {
 }
 
 #[tokio::test]
-async fn plain_text_and_unknown_authorities_are_refused() {
+async fn plaintext_and_unknown_cas_are_refused() {
     let secured = Secured::start(0).await;
     let plain = Endpoint::from_shared(secured.up.url()).unwrap();
     if let Ok(channel) = plain.connect().await {

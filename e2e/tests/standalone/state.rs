@@ -1,4 +1,4 @@
-//! `--state`: what survives, and who may use it.
+//! `--state`: what survives a restart, and exclusive use.
 
 use std::process::Command;
 
@@ -7,11 +7,11 @@ use assent_e2e::{
     client::node,
     module,
     process::{Process, program, text},
-    up::free_address,
+    up::{condition, free_address},
 };
 
 #[tokio::test]
-async fn a_restart_goes_on_where_it_was() {
+async fn restart_continues_with_the_same_state() {
     let options = Options::replicas(3)
         .file("deny.wasm", module::deny_all("before and after"))
         .file(
@@ -25,6 +25,8 @@ async fn a_restart_goes_on_where_it_was() {
     let mut client = Delta::connect(up.channel().await, node("client")).await;
     client.follow_active("cluster/p", 1).await;
     let held = client.held().clone();
+    // Conditions have times in whole seconds.
+    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
     assert!(up.process.terminate().success());
     // The module's file is gone, and nobody needs it.
     up.remove("deny.wasm");
@@ -41,12 +43,16 @@ async fn a_restart_goes_on_where_it_was() {
         );
     }
     assert_eq!(before["status"]["active"], after["status"]["active"]);
+    for kind in ["Accepted", "Programmed", "Enforced"] {
+        let since = |object| condition(object, kind)["lastTransitionTime"].clone();
+        assert_eq!(since(&before), since(&after), "{kind}");
+    }
     let denied = async || up.admit().await["allowed"] == false;
     assent_e2e::eventually("its evaluators are back", denied).await;
 }
 
 #[tokio::test]
-async fn a_change_made_while_it_was_down_is_seen() {
+async fn change_during_downtime_is_observed() {
     let mut up = Up::start(Options::replicas(1).policy("p").policy("q")).await;
     up.wait_enforced("p", 1).await;
     up.wait_enforced("q", 1).await;
@@ -62,7 +68,7 @@ async fn a_change_made_while_it_was_down_is_seen() {
 }
 
 #[tokio::test]
-async fn a_state_directory_belongs_to_one() {
+async fn state_directory_belongs_to_one_process() {
     let up = Up::start(Options::replicas(1).policy("p")).await;
     let mut second = Command::new(program("assent"));
     second
@@ -87,7 +93,7 @@ async fn a_state_directory_belongs_to_one() {
 }
 
 #[tokio::test]
-async fn damaged_state_is_set_aside_and_told() {
+async fn damaged_state_is_set_aside_and_reported() {
     let mut up = Up::start(Options::replicas(1).policy("p").policy("q")).await;
     up.wait_enforced("p", 1).await;
     up.wait_enforced("q", 1).await;
@@ -96,10 +102,10 @@ async fn damaged_state_is_set_aside_and_told() {
     assert!(records.len() >= 2, "{records:?}");
     std::fs::write(&records[0], b"{ not json").unwrap();
     up.restart().await;
-    // One of them starts anew, the other goes on; both are in force.
+    // One of them starts again, the other continues; both are enforced.
     up.wait_enforced("p", 1).await;
     up.wait_enforced("q", 1).await;
-    assert!(up.log().contains("starts anew"), "{}", up.log());
+    assert!(up.log().contains("starts from nothing"), "{}", up.log());
 }
 
 fn record_files(state: &std::path::Path) -> Vec<std::path::PathBuf> {
@@ -122,7 +128,7 @@ fn record_files(state: &std::path::Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn flags_that_would_expose_it_are_refused() {
+fn insecure_flag_combinations_are_refused() {
     let port = free_address().port();
     let (off, http) = (format!("0.0.0.0:{port}"), free_address().to_string());
     let cases: [&[&str]; 3] = [

@@ -97,7 +97,7 @@ fn assert_has(exposition: &str, name: &str) {
 }
 
 #[tokio::test]
-async fn grpcurl_lists_describes_and_asks() {
+async fn grpcurl_lists_describes_and_calls() {
     let up = Up::start(Options::replicas(1).policy("p")).await;
     up.wait_enforced("p", 1).await;
     let address = up.discovery.to_string();
@@ -131,7 +131,7 @@ async fn grpcurl_lists_describes_and_asks() {
     };
     let fetch = "assent.discovery.v1.PolicyDiscoveryService/FetchPolicies";
     let mut set = Value::Null;
-    // The flip is enforced a moment before the snapshot that says so goes out.
+    // The flip takes effect a moment before the snapshot that contains it is sent.
     eventually("the route is active", async || {
         set = call(fetch, "{}");
         set["routes"][0]["state"] == "ROUTE_STATE_ACTIVE"

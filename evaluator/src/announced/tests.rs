@@ -6,7 +6,7 @@ use assent_core::{
 
 use super::*;
 
-/// A revision of `cluster/<name>`; equal `content` words have equal digests.
+/// A revision of `cluster/<name>`; equal `content` has equal digests.
 pub(crate) fn mk_policy(name: &str, generation: i64, content: &str) -> Arc<Policy> {
     mk_policy_of(name, generation, content, false)
 }
@@ -70,7 +70,7 @@ fn a_delta_adds_changes_and_removes() {
         ..mk_full(&after)
     };
     assert_eq!(before.updated(&update, false).unwrap(), after);
-    // Without the removal the content is another one than the version says.
+    // Without the removal the content does not match the version.
     let lost = Update {
         removed_revisions: vec![],
         ..update

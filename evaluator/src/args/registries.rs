@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::Context as _;
-use assent_modules::pull::{Auth, Reach, Sources};
+use assent_oci::{AddressPolicy, Auth, Sources};
 
 use crate::config::RegistryAccess;
 
@@ -57,9 +57,9 @@ impl RegistryArgs {
                 certificates,
                 auth,
             },
-            reach: match oci_private_addresses {
-                true => Reach::LOCAL,
-                false => Reach::PUBLIC,
+            addresses: match oci_private_addresses {
+                true => AddressPolicy::LOCAL,
+                false => AddressPolicy::PUBLIC,
             },
         })
     }

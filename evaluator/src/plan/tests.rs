@@ -15,7 +15,7 @@ fn loaded(policies: &[&Arc<Policy>]) -> Loaded {
 fn failed(policy: &Policy) -> Failed {
     [(
         policy.revision.clone(),
-        Failure::lasting(Stage::Compile, "no"),
+        Failure::permanent(Stage::Compile, "no"),
     )]
     .into()
 }
@@ -43,22 +43,22 @@ fn check_plan(
 }
 
 #[track_caller]
-fn check_path(layout: &Layout, path: &Policy, by: Option<&Policy>) {
-    let found = layout
-        .paths
+fn check_path(table: &RoutingTable, path: &Policy, by: Option<&Policy>) {
+    let found = table
+        .rows
         .get(path.revision.as_str())
-        .map(|path| &path.answer);
+        .map(|row| &row.target);
     match (found, by) {
-        (Some(Answer::By(revisions)), Some(by)) => {
+        (Some(Target::Revisions(revisions)), Some(by)) => {
             assert_eq!(revisions, std::slice::from_ref(&by.revision))
         }
-        (Some(Answer::NotLoaded(_)), None) => {}
+        (Some(Target::NotLoaded(_)), None) => {}
         other => panic!("{}: {other:?}", path.revision),
     }
 }
 
 #[test]
-fn what_is_loaded_is_kept_and_what_is_new_is_prepared() {
+fn loaded_revisions_are_kept_and_new_ones_prepared() {
     let (a, b) = (mk_policy("a", 1, "x"), mk_policy("b", 1, "y"));
     let set = mk_set(&[(&a, RouteState::Active), (&b, RouteState::Active)]);
     let none = (Failed::new(), BTreeMap::new());
@@ -79,7 +79,11 @@ fn changed_content_under_one_name_is_prepared_again() {
     );
     check_plan(&result, &[], &[&new], &[]);
     // And while it is not loaded, the old content does not pass for it.
-    check_path(&layout(&set, &loaded(&[&old]), &failed(&new)), &new, None);
+    check_path(
+        &RoutingTable::new(&set, &loaded(&[&old]), &failed(&new)),
+        &new,
+        None,
+    );
 }
 
 #[test]
@@ -108,7 +112,7 @@ fn a_failure_stands_until_it_is_offered_again() {
 fn poisoned_content_is_never_tried() {
     let (a, b) = (mk_policy("a", 1, "x"), mk_policy("a", 2, "y"));
     let set = mk_set(&[(&a, RouteState::Active), (&b, RouteState::Candidate)]);
-    let crashed = Failure::lasting(Stage::SelfTest, "brought the evaluator down");
+    let crashed = Failure::permanent(Stage::SelfTest, "brought the evaluator down");
     let poisoned = [(a.content_digest, crashed.clone())].into();
     let result = plan(&set, &all(&set), &Loaded::new(), &Failed::new(), &poisoned);
     check_plan(&result, &[], &[&b], &[&a]);
@@ -120,14 +124,14 @@ fn a_poisoned_module_is_never_tried_with_other_settings_either() {
     let (a, b) = (mk_policy("a", 1, "x"), mk_policy_of("a", 2, "x", true));
     assert_ne!(a.content_digest, b.content_digest);
     let set = mk_set(&[(&a, RouteState::Active), (&b, RouteState::Candidate)]);
-    let crashed = Failure::lasting(Stage::Compile, "brought the evaluator down");
+    let crashed = Failure::permanent(Stage::Compile, "brought the evaluator down");
     let poisoned = [(a.content.module_digest, crashed)].into();
     let result = plan(&set, &all(&set), &Loaded::new(), &Failed::new(), &poisoned);
     check_plan(&result, &[], &[], &[&a, &b]);
 }
 
 #[test]
-fn what_cannot_be_read_fails_at_verify() {
+fn an_unreadable_revision_fails_at_verify() {
     let a = mk_policy("a", 1, "x");
     let offer = Offer {
         body: Err("mode 7 is not known".into()),
@@ -151,11 +155,11 @@ fn what_cannot_be_read_fails_at_verify() {
 fn a_rejected_candidate_leaves_the_active_revision() {
     let (one, two) = (mk_policy("a", 1, "x"), mk_policy("a", 2, "y"));
     let set = mk_set(&[(&one, RouteState::Active), (&two, RouteState::Candidate)]);
-    let result = layout(&set, &loaded(&[&one]), &failed(&two));
+    let result = RoutingTable::new(&set, &loaded(&[&one]), &failed(&two));
     check_path(&result, &one, Some(&one));
     check_path(&result, &two, None);
     assert!(result.active_complete);
-    assert_eq!(result.stay, [one.revision.clone()].into());
+    assert_eq!(result.retained, [one.revision.clone()].into());
 }
 
 #[test]
@@ -166,23 +170,23 @@ fn the_last_good_revision_of_a_rejected_policy_stays() {
         mk_policy("a", 3, "z"),
     );
     let set = mk_set(&[(&three, RouteState::Active)]);
-    let result = layout(&set, &loaded(&[&one, &two]), &failed(&three));
+    let result = RoutingTable::new(&set, &loaded(&[&one, &two]), &failed(&three));
     check_path(&result, &two, Some(&two));
     check_path(&result, &three, Some(&two));
     assert!(!result.active_complete);
-    assert_eq!(result.stay, [two.revision.clone()].into());
+    assert_eq!(result.retained, [two.revision.clone()].into());
     // Once it loads, the old one goes.
-    let result = layout(&set, &loaded(&[&two, &three]), &Failed::new());
+    let result = RoutingTable::new(&set, &loaded(&[&two, &three]), &Failed::new());
     check_path(&result, &three, Some(&three));
-    assert_eq!(result.stay, [three.revision.clone()].into());
-    assert_eq!(result.paths.len(), 1);
+    assert_eq!(result.retained, [three.revision.clone()].into());
+    assert_eq!(result.rows.len(), 1);
 }
 
 #[test]
 fn a_deleted_policy_goes() {
     let a = mk_policy("a", 1, "x");
-    let result = layout(&Announced::default(), &loaded(&[&a]), &Failed::new());
-    assert!(result.stay.is_empty() && result.paths.is_empty());
+    let result = RoutingTable::new(&Announced::default(), &loaded(&[&a]), &Failed::new());
+    assert!(result.retained.is_empty() && result.rows.is_empty());
 }
 
 #[test]
@@ -192,23 +196,23 @@ fn a_recreated_policy_is_another_object() {
     new.revision = RevisionId::new(&new.policy, 8, "00000000");
     let new = Arc::new(new);
     let set = mk_set(&[(&new, RouteState::Active)]);
-    let result = layout(&set, &loaded(&[&old]), &failed(&new));
+    let result = RoutingTable::new(&set, &loaded(&[&old]), &failed(&new));
     check_path(&result, &new, None);
-    assert!(result.stay.is_empty());
+    assert!(result.retained.is_empty());
 }
 
 #[test]
 fn no_stand_in_across_a_change_of_mutating() {
     let (one, two) = (mk_policy("a", 1, "x"), mk_policy_of("a", 2, "y", true));
     let set = mk_set(&[(&two, RouteState::Active)]);
-    let result = layout(&set, &loaded(&[&one]), &failed(&two));
+    let result = RoutingTable::new(&set, &loaded(&[&one]), &failed(&two));
     check_path(&result, &two, None);
     check_path(&result, &one, Some(&one));
 }
 
 #[test]
 fn names_are_taken_apart() {
-    let name = Parsed::read("namespaced/ns/p/12-5f2a9c1e").unwrap();
+    let name = RevisionName::parse("namespaced/ns/p/12-5f2a9c1e").unwrap();
     assert_eq!(
         (name.policy, name.generation, name.uid),
         ("namespaced/ns/p", 12, "5f2a9c1e")
@@ -222,6 +226,6 @@ fn names_are_taken_apart() {
         "a/x-1",
         "a/99999999999999999999-x",
     ] {
-        assert_eq!(Parsed::read(bad), None, "{bad}");
+        assert_eq!(RevisionName::parse(bad), None, "{bad}");
     }
 }

@@ -1,4 +1,4 @@
-//! Modules by digest: resumed where a transfer broke off, believed only with the right hash.
+//! Fetches modules by digest: broken transfers are resumed, and the result is used only if its hash matches.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -38,8 +38,8 @@ pub(crate) struct Artefact {
     size: u64,
 }
 
-/// What one transfer is about.
-struct Wanted<'a> {
+/// One transfer.
+struct Transfer<'a> {
     /// Of the portable module: it names both forms.
     module: Digest,
     /// Of the bytes.
@@ -51,7 +51,7 @@ struct Wanted<'a> {
 /// Digests per call; the protocol's bound.
 const STATS: usize = 1_000;
 
-/// A control plane that sends nothing for so long will not: give the stream's answer first.
+/// A control plane that sends nothing for this long will not: the response must be answered.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Broken transfers in a row without a byte of progress before it is a failure.
@@ -60,7 +60,7 @@ const BREAKS: u32 = 3;
 /// Compiled code is some four times its module.
 const LARGEST_ARTEFACT: u64 = 4 * assent_wasm::MAX_MODULE_BYTES as u64;
 
-/// Artefact where there is one, else the portable module, from disk before the network.
+/// The artefact if there is one, else the portable module, from disk if possible.
 pub(crate) async fn obtain(
     module: Digest,
     artefact: Option<Artefact>,
@@ -71,7 +71,9 @@ pub(crate) async fn obtain(
     if let (Some(artefact), Some(modules)) = (artefact, &from) {
         match modules.artefact(module, artefact, engine).await {
             Ok(bytes) => return Ok(Code::Artefact(bytes, artefact.digest)),
-            Err(failure) => tracing::warn!(%module, why = failure.message, "artefact not used"),
+            Err(failure) => {
+                tracing::warn!(%module, why = failure.message, "failed to fetch an artefact; falling back to the portable module")
+            }
         }
     }
     if let Some(store) = store.clone() {
@@ -88,20 +90,20 @@ pub(crate) async fn obtain(
             }
             Ok(Code::Portable(bytes))
         }
-        None => Err(Failure::passing(
+        None => Err(Failure::transient(
             Stage::Fetch,
-            format!("the module {module} is not kept here, and no control plane is connected"),
+            format!("the module {module} is not on disk, and no control plane is connected"),
         )),
     }
 }
 
-/// A module that can't be kept is used all the same.
+/// A module that can't be saved is used nevertheless.
 pub(crate) async fn keep(store: Arc<Store>, module: Digest, bytes: Bytes) -> bool {
     let kept = tokio::task::spawn_blocking(move || store.keep_module(&module, &bytes)).await;
     match kept {
         Ok(Ok(())) => true,
         Ok(Err(error)) => {
-            tracing::warn!(%module, %error, "failed to keep a module on disk");
+            tracing::warn!(%module, %error, "failed to save a module to disk");
             false
         }
         Err(_) => false,
@@ -117,7 +119,7 @@ impl Modules {
         }
     }
 
-    /// Artefacts for this engine. None is no failure: the portable module does too.
+    /// Artefacts for this engine. A missing one is not a failure: the portable module can be used.
     pub(crate) async fn artefacts(
         &self,
         digests: &[Digest],
@@ -150,7 +152,7 @@ impl Modules {
 
     /// The portable module.
     pub(crate) async fn portable(&self, module: Digest) -> Result<Bytes, Failure> {
-        let wanted = Wanted {
+        let wanted = Transfer {
             module,
             digest: module,
             engine: "",
@@ -165,7 +167,7 @@ impl Modules {
         artefact: Artefact,
         engine: &str,
     ) -> Result<Bytes, Failure> {
-        let wanted = Wanted {
+        let wanted = Transfer {
             module,
             digest: artefact.digest,
             engine,
@@ -174,14 +176,14 @@ impl Modules {
         self.transfer(&wanted).await
     }
 
-    async fn transfer(&self, wanted: &Wanted<'_>) -> Result<Bytes, Failure> {
+    async fn transfer(&self, wanted: &Transfer<'_>) -> Result<Bytes, Failure> {
         let mut bytes = Vec::new();
         let mut breaks = 0;
         loop {
             let before = bytes.len();
             match self.stream(wanted, &mut bytes).await {
                 Ok(()) => break,
-                Err(status) if lasting(&status) => return Err(wanted.failure(&status)),
+                Err(status) if is_permanent(&status) => return Err(wanted.failure(&status)),
                 Err(status) => {
                     breaks = if bytes.len() > before { 0 } else { breaks + 1 };
                     if breaks >= BREAKS {
@@ -193,8 +195,8 @@ impl Modules {
         wanted.verify(bytes.into())
     }
 
-    /// Goes on from what is there; ends well when everything is.
-    async fn stream(&self, wanted: &Wanted<'_>, bytes: &mut Vec<u8>) -> Result<(), Status> {
+    /// Resumes after the bytes that were received; succeeds when all have arrived.
+    async fn stream(&self, wanted: &Transfer<'_>, bytes: &mut Vec<u8>) -> Result<(), Status> {
         let request = FetchModuleRequest {
             digest: wanted.module.to_string(),
             offset: bytes.len() as u64,
@@ -212,9 +214,9 @@ impl Modules {
     }
 }
 
-// === impl Wanted ===
+// === impl Transfer ===
 
-impl Wanted<'_> {
+impl Transfer<'_> {
     fn accept(&self, chunk: &ModuleChunk, bytes: &mut Vec<u8>) -> Result<(), Status> {
         let largest = self.largest;
         if chunk.total_size > largest {
@@ -225,13 +227,13 @@ impl Wanted<'_> {
         }
         if chunk.digest != self.digest.to_string() {
             return Err(Status::failed_precondition(format!(
-                "{} came instead",
+                "received {} instead",
                 chunk.digest
             )));
         }
         let end = bytes.len() as u64 + chunk.data.len() as u64;
         if chunk.offset != bytes.len() as u64 || end > chunk.total_size {
-            return Err(Status::data_loss("a piece came out of its place"));
+            return Err(Status::data_loss("a chunk arrived out of order"));
         }
         bytes.extend_from_slice(&chunk.data);
         Ok(())
@@ -246,7 +248,7 @@ impl Wanted<'_> {
             "failed to verify the module: asked for {}, got {found}",
             self.digest
         );
-        Err(Failure::passing(Stage::Verify, why))
+        Err(Failure::transient(Stage::Verify, why))
     }
 
     fn failure(&self, status: &Status) -> Failure {
@@ -255,12 +257,12 @@ impl Wanted<'_> {
             self.digest,
             status.message()
         );
-        Failure::passing(Stage::Fetch, why)
+        Failure::transient(Stage::Fetch, why)
     }
 }
 
-/// Whether asking again at once can't help.
-fn lasting(status: &Status) -> bool {
+/// Whether an immediate retry can't help.
+fn is_permanent(status: &Status) -> bool {
     matches!(
         status.code(),
         Grpc::NotFound

@@ -8,7 +8,7 @@ use assent_wasm::{Engine, Limits, Module, PolicySpec, PolicyType, PrepareError};
 use super::fetch::Code;
 use crate::failure::{Failure, Stage};
 
-/// Turns bytes that have their digest into a module.
+/// Compiles or loads bytes whose digest was verified.
 pub(crate) fn compile(engine: &Engine, code: &Code) -> Result<Module, Failure> {
     let module = match code {
         Code::Portable(wasm) => engine.compile(wasm),
@@ -19,11 +19,11 @@ pub(crate) fn compile(engine: &Engine, code: &Code) -> Result<Module, Failure> {
             assent_wasm::Error::Unfit(_) => Stage::Link,
             _ => Stage::Compile,
         };
-        Failure::lasting(stage, error.to_string())
+        Failure::permanent(stage, error.to_string())
     })
 }
 
-/// Links the policy; its settings are not looked at.
+/// Links the policy; its settings are not validated yet.
 pub(crate) fn link(
     engine: &Engine,
     module: &Module,
@@ -33,7 +33,7 @@ pub(crate) fn link(
     assent_wasm::Policy::prepare(engine, module, spec).map_err(failure)
 }
 
-/// Lets the module judge its settings, and tests it once.
+/// Validates the settings and runs the self-test.
 pub(crate) fn test(sandbox: &assent_wasm::Policy) -> Result<(), Failure> {
     sandbox.validate_settings().map_err(failure)?;
     sandbox.self_test().map_err(failure)
@@ -43,7 +43,7 @@ fn spec(module: &Module, policy: &Policy) -> Result<PolicySpec, Failure> {
     let content = &policy.content;
     let abi = content.abi.parse();
     let abi = abi.map_err(|error: assent_wasm::UnknownAbi| {
-        Failure::lasting(Stage::Link, error.to_string())
+        Failure::permanent(Stage::Link, error.to_string())
     })?;
     let metadata = module.inspection().metadata.as_ref();
     Ok(PolicySpec {
@@ -70,10 +70,10 @@ fn failure(error: PrepareError) -> Failure {
         assent_wasm::Stage::SelfTest => Stage::SelfTest,
     };
     let message = error.to_string();
-    if error.may_pass() {
-        Failure::passing(stage, message)
+    if error.is_transient() {
+        Failure::transient(stage, message)
     } else {
-        Failure::lasting(stage, message)
+        Failure::permanent(stage, message)
     }
 }
 

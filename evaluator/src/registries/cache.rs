@@ -1,4 +1,9 @@
-//! Answers that are still fresh. Bounded in time, number and bytes.
+//! Replies of registries that are still fresh. Bounded in time, number and bytes.
+//!
+//! Hand-written rather than moka: its cache has one bound, on the number or on the weight of
+//! entries, enforces it some time after it was exceeded, and may decline a new entry in favour
+//! of older ones. Here both bounds are exact, the oldest entry goes first, and tests pass the
+//! time as an argument.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -8,7 +13,7 @@ use std::{
 use assent_core::Digest;
 use bytes::Bytes;
 
-/// A tag that moved, or a signature that was withdrawn, is noticed after this time.
+/// A tag that moved, or a signature that was removed, is noticed after this time.
 const FRESH: Duration = Duration::from_secs(60);
 
 /// Images that one cluster starts within a minute, several times over.
@@ -17,7 +22,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Manifests and configurations have some KiB each.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Answers by what was asked.
+/// Replies by the digest of the request.
 #[derive(Default)]
 pub(super) struct Cache {
     replies: HashMap<Digest, (Bytes, Instant)>,
@@ -35,7 +40,7 @@ impl Cache {
     }
 
     pub(super) fn put(&mut self, key: Digest, reply: Bytes, now: Instant) {
-        // One answer must not drive out all others.
+        // One reply must not evict all others.
         if reply.len() > MAX_BYTES / 4 || self.get(&key, now).is_some() {
             return;
         }
@@ -49,7 +54,7 @@ impl Cache {
                 break;
             }
             self.order.pop_front();
-            // A stale one may have been replaced just now.
+            // A stale entry may have just been replaced.
             if self.replies.get(&oldest).is_some_and(|(_, s)| *s == since) {
                 self.remove(&oldest);
             }
@@ -76,14 +81,14 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_forgotten_in_time() {
+    fn replies_expire() {
         let (mut cache, start) = (Cache::default(), Instant::now());
         cache.put(key(1), Bytes::from_static(b"a"), start);
         let almost = start + FRESH - Duration::from_millis(1);
         assert_eq!(cache.get(&key(1), almost), Some(&Bytes::from_static(b"a")));
         assert_eq!(cache.get(&key(1), start + FRESH), None);
         assert_eq!(cache.get(&key(2), start), None);
-        // The first answer counts while it is fresh, a later one after that.
+        // The first reply is kept while it is fresh, and replaced after that.
         for (time, expect) in [(almost, "a"), (start + FRESH, "b")] {
             cache.put(key(1), Bytes::from_static(b"b"), time);
             assert_eq!(cache.get(&key(1), time), Some(&Bytes::from(expect)));
@@ -92,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_too_many() {
+    fn number_of_entries_is_bounded() {
         let (mut cache, now) = (Cache::default(), Instant::now());
         for n in 0..MAX_ENTRIES + 10 {
             cache.put(key(n), Bytes::new(), now);
@@ -104,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_never_too_much() {
+    fn bytes_are_bounded() {
         let (mut cache, now) = (Cache::default(), Instant::now());
         let large = Bytes::from(vec![0; MAX_BYTES / 4]);
         for n in 0..8 {

@@ -1,23 +1,20 @@
-//! What guests ask, in the words of Kubewarden's SDKs.
+//! Requests of guests, in the format of Kubewarden's SDKs.
 
 use std::collections::BTreeMap;
 
 use assent_core::Digest;
-use assent_modules::{
-    pull::{Error, Images},
-    verify::Keys,
-};
+use assent_oci::{Error, Images, verify::Keys};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// One question about an image.
+/// One request about an image.
 #[derive(Debug)]
 pub(super) enum Question {
     /// The digest of its manifest.
     Digest(String),
     /// Its manifest, or its index.
     Manifest(String),
-    /// Its manifest with its configuration.
+    /// Its manifest and its configuration.
     ManifestAndConfig(String),
     /// Whether these keys signed it.
     Verify(String, Keys),
@@ -72,16 +69,16 @@ struct ManifestAndConfig {
     config: Box<RawValue>,
 }
 
-const KEYLESS: &str = "signatures without keys can't be verified: evaluators have no trust root \
-     of Sigstore; sign with a key, and verify with public keys";
+const KEYLESS: &str = "keyless signatures are not supported: evaluators have no trust root of \
+     Sigstore; sign with a key, and verify with public keys";
 
-const CERTIFICATE: &str = "signatures by certificates can't be verified by evaluators; sign with \
-     a key, and verify with public keys";
+const CERTIFICATE: &str = "signatures by certificates are not supported; sign with a key, and verify \
+     with public keys";
 
 // === impl Question ===
 
 impl Question {
-    /// Reads the payload of an operation; the error is for the guest.
+    /// Parses the payload of an operation; the error is for the guest.
     pub(super) fn read(operation: &str, payload: &[u8]) -> Result<Self, String> {
         match operation {
             "v1/manifest_digest" => read(payload).map(Self::Digest),
@@ -102,8 +99,8 @@ impl Question {
         }
     }
 
-    /// Asks the registry. An image that is not trusted is an error, as policies of the
-    /// field expect it.
+    /// Sends the request to the registry. An image that is not trusted is an error, as
+    /// existing policies expect.
     pub(super) async fn answer(&self, images: &Images) -> Result<Vec<u8>, Error> {
         Ok(match self {
             Self::Digest(image) => json(&ManifestDigest {
@@ -126,7 +123,7 @@ impl Question {
 // === impl PublicKeys ===
 
 impl PublicKeys {
-    /// Each of the keys must have signed: a list of them is a list of demands.
+    /// Each of the keys must have signed, as in Kubewarden.
     fn question(self) -> Result<Question, String> {
         let annotations = self.annotations.unwrap_or_default();
         let keys = Keys::all_of(&self.pub_keys, annotations).map_err(|error| error.to_string())?;
@@ -146,7 +143,7 @@ impl From<Digest> for Verified {
 }
 
 fn read<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, String> {
-    serde_json::from_slice(payload).map_err(|error| format!("failed to read the request: {error}"))
+    serde_json::from_slice(payload).map_err(|error| format!("invalid request: {error}"))
 }
 
 fn json(reply: &impl Serialize) -> Vec<u8> {
@@ -165,16 +162,16 @@ mod tests {
     }
 
     #[test]
-    fn names_of_images_are_plain_strings() {
+    fn image_reference_is_a_plain_string() {
         for operation in ["manifest_digest", "oci_manifest", "oci_manifest_config"] {
             let operation = format!("v1/{operation}");
             Question::read(&operation, br#""ghcr.io/a/b:v1""#).unwrap();
-            check_refused(&operation, r#"{"image":"a"}"#, "failed to read");
+            check_refused(&operation, r#"{"image":"a"}"#, "invalid request");
         }
     }
 
     #[test]
-    fn both_versions_of_verify_take_public_keys() {
+    fn both_versions_of_verify_accept_public_keys() {
         let key = rcgen::KeyPair::generate().unwrap().public_key_pem();
         let asked = serde_json::json!({"image": "a/b", "pub_keys": [key], "annotations": null});
         let v1 = serde_json::json!({"SigstorePubKeyVerify": asked});
@@ -188,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_verified_says_so() {
+    fn unsupported_verification_is_rejected() {
         let keyless = r#"{"SigstoreKeylessVerify":{"image":"a","keyless":[{"issuer":"i","subject":"s"}],"annotations":null}}"#;
         check_refused("v1/verify", keyless, "no trust root");
         for (kind, expect) in [
@@ -202,7 +199,7 @@ mod tests {
         }
         let none = r#"{"type":"SigstorePubKeyVerify","image":"a","pub_keys":[]}"#;
         check_refused("v2/verify", none, "no public key");
-        check_refused("v2/verify", "{}", "failed to read");
+        check_refused("v2/verify", "{}", "invalid request");
         check_refused("v3/verify", "{}", "unknown host call oci/v3/verify");
     }
 }

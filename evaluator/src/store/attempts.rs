@@ -1,5 +1,5 @@
-//! Markers of what is being tried: one that is found at start names a module or a content
-//! that brought the process down.
+//! Markers of modules and contents that are being tried: a marker that is found at start names one that crashed the
+//! process.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -8,12 +8,12 @@ use assent_core::{Digest, RevisionId};
 use super::Store;
 use crate::failure::{Failure, Stage};
 
-/// A marker; it goes when the attempt is over, however it ended, unless the process dies.
+/// A marker; removed when the attempt is over, whatever its outcome, unless the process dies.
 pub(crate) struct Attempt {
     path: PathBuf,
 }
 
-/// Before a module sees settings it is the module's fault, whatever they are.
+/// Before a module gets its settings, a crash does not depend on them.
 const MODULE: &str = "this module is not tried again: publish a revision with another one";
 const CONTENT: &str = "this content is not tried again: publish a changed revision";
 
@@ -31,7 +31,7 @@ impl Store {
         Attempt { path }
     }
 
-    /// An orderly end: what is being tried did not bring the process down.
+    /// For a graceful shutdown: what is being tried did not crash the process.
     pub(crate) fn forget_attempts(&self) {
         let attempts = fs::read_dir(self.root.join("attempts"));
         for entry in attempts.into_iter().flatten().flatten() {
@@ -81,5 +81,5 @@ fn failure(marker: &str) -> Failure {
         _ => (Stage::SelfTest, "tested", CONTENT),
     };
     let message = format!("the evaluator went down while {revision} was being {doing}; {advice}");
-    Failure::lasting(stage, message)
+    Failure::permanent(stage, message)
 }

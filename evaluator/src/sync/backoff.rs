@@ -11,7 +11,7 @@ const CAP: Duration = Duration::from_secs(15);
 /// Least wait after ABORTED, so that two processes under one name do not chase each other.
 const ABORTED: Duration = Duration::from_secs(1);
 
-/// Ceilings of retries of what could not be fetched: 1 s, doubled up to this.
+/// Ceilings of retries after transient failures: 1 s, doubled up to this.
 const RETRY_CAP: Duration = Duration::from_secs(60);
 
 /// Counts failures in a row.
@@ -23,11 +23,11 @@ pub(crate) struct Backoff {
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// It had worked: a response was taken on it.
+    /// A response was applied before it ended.
     Worked,
-    /// It had not.
+    /// It ended before any response was applied.
     Failed,
-    /// Another process took its place, or this one refused what it got.
+    /// Another process took its place, or this evaluator rejected a response.
     Aborted,
 }
 
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_worked_costs_nothing() {
+    fn a_stream_that_worked_resets_the_backoff() {
         let mut backoff = Backoff { failures: 50 };
         assert_eq!(backoff.after(Ended::Worked, 1.0), BASE);
         assert_eq!(backoff.after(Ended::Failed, 1.0), BASE);

@@ -1,5 +1,5 @@
-//! Health checks beside the stream: they tell what retired paths still get, and notice a
-//! control plane that has lost the stream.
+//! Health checks beside the stream: they report requests on retired paths, and detect a control plane that has lost
+//! the stream.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,28 +10,28 @@ use assent_proto::v1::{
 use tonic::Code;
 
 use crate::{
-    active::Active,
+    active::ActiveSet,
     client::{Connection, Connector},
 };
 
-/// Where the control plane names no interval.
+/// Used if the control plane names no interval.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// A control plane that names a shorter one is mistaken.
+/// A shorter interval is a mistake of the control plane.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// No answer within it counts as none; keepalive decides about the connection.
+/// A later answer is ignored; keepalive decides about the connection.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Times in a row that the control plane may not know the stream: once may be a race.
+/// Consecutive answers that the stream is not known: a single one may be a race.
 const UNKNOWN: u32 = 3;
 
-/// Calls again and again; ends when the control plane does not know this stream.
+/// Calls periodically; returns when the control plane does not know this stream.
 pub(crate) async fn run(
     connection: Connection,
     connector: Connector,
     node: Node,
-    active: Arc<Active>,
+    active: Arc<ActiveSet>,
 ) {
     let mut client = PolicyDiscoveryServiceClient::new(connection);
     let mut interval = INTERVAL.min(Duration::from_secs(1));
@@ -50,7 +50,7 @@ pub(crate) async fn run(
                     0 => INTERVAL,
                     millis => Duration::from_millis(millis.into()).max(SHORTEST),
                 };
-                // Who fills in nothing says nothing about the stream either.
+                // An empty answer says nothing about the stream.
                 let known = answer.known || answer.interval_ms == 0;
                 unknown = if known { 0 } else { unknown + 1 };
                 if unknown >= UNKNOWN {

@@ -1,4 +1,4 @@
-//! Keeps the set in place on disk, behind the swap: a slow or full disk delays nothing.
+//! Saves the set in place to disk, after the swap: a slow or full disk delays nothing.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -22,14 +22,14 @@ pub(crate) struct Kept {
     /// The newest leadership term that was seen.
     pub(crate) lease_transitions: u64,
     /// Where portable modules come from that were loaded as artefacts. Native code is never
-    /// kept: whoever can write to the directory could run it.
+    /// kept: anybody who can write to the directory could make the evaluator run it.
     pub(crate) modules: Option<Modules>,
 }
 
 /// A disk that is full may have room later.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Keeps the newest set, again and again.
+/// Saves the newest set whenever it changes.
 pub(crate) async fn run(
     store: Arc<Store>,
     mut sets: watch::Receiver<Option<Kept>>,
@@ -93,7 +93,7 @@ async fn keep(store: &Arc<Store>, kept: Kept) -> bool {
     match saved.await {
         Ok(Ok(())) => true,
         Ok(Err(error)) => {
-            tracing::warn!(%error, "failed to keep the last good set on disk; serving goes on");
+            tracing::warn!(%error, "failed to save the last good set; serving continues");
             false
         }
         Err(_) => false,

@@ -1,4 +1,4 @@
-//! The protocol as a state machine: takes what happened, says what to do, does nothing.
+//! The discovery protocol as a pure state machine: events in, actions out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use super::parts::{Part, Parts};
 use crate::{
     announced::{Announced, Error, Offer, Offers, Routes, Update},
     failure::{Failure, Stage},
-    plan::{self, Failed, Layout, Loaded, Plan},
+    plan::{self, Failed, Loaded, Plan, RoutingTable},
 };
 
 mod io;
@@ -26,11 +26,11 @@ pub(crate) const REJECTIONS: usize = 64;
 /// Most revisions that the first message may list; the protocol's bound.
 const CLAIMS: usize = 20_000;
 
-/// Rounds of retries before a refusal that may pass stands until it is offered again: with
-/// the doubling delays between them they span about ten minutes.
+/// Rounds of retries before a transient failure stands until the revision is offered again. With their doubling
+/// delays they span about ten minutes.
 const RETRIES: u32 = 10;
 
-/// What this evaluator was told, what it holds, and where the stream is.
+/// The announced set, the loaded revisions, and the state of the stream.
 pub(crate) struct Machine {
     announced: Arc<Announced>,
     loaded: Loaded,
@@ -38,11 +38,11 @@ pub(crate) struct Machine {
     failed: Failed,
     /// The version that was loaded whole last.
     whole: Option<Version>,
-    /// Modules and contents that brought this process down before.
+    /// Modules and contents that crashed this process before.
     poisoned: BTreeMap<Digest, Failure>,
     lease_transitions: u64,
-    /// A set was refused as a whole, and none was taken since.
-    distrust: bool,
+    /// A response was rejected as a whole, and none was applied since.
+    rejected: bool,
     stream: Option<Stream>,
     round: Option<Round>,
     attempt: u32,
@@ -51,32 +51,31 @@ pub(crate) struct Machine {
 /// State that ends with the stream.
 #[derive(Default)]
 struct Stream {
-    /// The newest nonce, once it was answered or is being worked on.
+    /// The newest nonce that was answered or is being prepared.
     nonce: Option<String>,
-    /// Whether a response was taken: until then `routes` is complete.
-    taken: bool,
-    /// Whether the first message told what is held.
+    /// Whether a response was applied: until then `routes` is complete.
+    applied: bool,
+    /// Whether the first message listed the loaded revisions.
     claimed: bool,
     parts: Parts,
 }
 
-/// A set that is being prepared, or one of which too much was refused.
+/// A set in preparation, or one that waits for a retry.
 struct Round {
     candidate: Arc<Announced>,
     plan: Plan,
-    /// Whether the performer is at work on it.
+    /// Whether it is being prepared now.
     running: bool,
     /// A retry: answered only if something changed.
     retry: bool,
-    /// From the control plane, and not from disk.
+    /// Whether it came from the control plane and not from disk.
     confirms: bool,
 }
 
 // === impl Machine ===
 
 impl Machine {
-    /// `poisoned` brought the process down before; `lease_transitions` is the newest
-    /// leadership term that it has seen.
+    /// `poisoned` crashed the process before; `lease_transitions` is the newest leadership that it has seen.
     pub(crate) fn new(poisoned: BTreeMap<Digest, Failure>, lease_transitions: u64) -> Self {
         Self {
             announced: Arc::default(),
@@ -85,34 +84,33 @@ impl Machine {
             whole: None,
             poisoned,
             lease_transitions,
-            distrust: false,
+            rejected: false,
             stream: None,
             round: None,
             attempt: 0,
         }
     }
 
-    /// Whether a response may be taken in now: not while one is being prepared. A retry
-    /// gives way to news.
+    /// Whether a response may be processed now: not while one is being prepared. A new response cancels a retry.
     pub(crate) fn reads(&self) -> bool {
         self.round
             .as_ref()
             .is_none_or(|round| !round.running || round.retry)
     }
 
-    /// Whether the announced set is loaded and nothing of it is refused.
+    /// Whether every revision of the announced set is loaded.
     pub(crate) fn is_whole(&self) -> bool {
         self.whole == Some(self.announced.version()) && self.failed.is_empty()
     }
 
-    /// Whether a response of the open stream was taken.
-    pub(crate) fn has_taken(&self) -> bool {
-        self.stream.as_ref().is_some_and(|stream| stream.taken)
+    /// Whether a response of the open stream was applied.
+    pub(crate) fn has_applied(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.applied)
     }
 
-    /// Whether a set was refused as a whole and nothing was taken since.
-    pub(crate) fn distrusts(&self) -> bool {
-        self.distrust
+    /// Whether a response was rejected as a whole and none was applied since.
+    pub(crate) fn has_rejected(&self) -> bool {
+        self.rejected
     }
 
     pub(crate) fn step(&mut self, input: Input, out: &mut Vec<Output>) {
@@ -120,7 +118,7 @@ impl Machine {
             Input::Restored { set, whole } => self.restored(set, whole, out),
             Input::Connected => self.connected(out),
             Input::Received(part) => self.received(part, out),
-            Input::Unreadable { nonce, why } => self.refuse(nonce, why, out),
+            Input::Unreadable { nonce, why } => self.reject(nonce, why, out),
             Input::Prepared { results, timing } => self.prepared(results, timing, out),
             Input::RetryDue => self.retry(out),
             Input::RuntimeFailed { revision, why } => self.runtime_failed(revision, why, out),
@@ -132,7 +130,7 @@ impl Machine {
     fn restored(&mut self, set: Announced, whole: bool, out: &mut Vec<Output>) {
         let offered = set.offers().keys().cloned().collect();
         if whole {
-            // Holds only if everything of it loads: `take` forgets it otherwise.
+            // True only if everything of it loads: `apply` resets it otherwise.
             self.whole = Some(set.version());
         }
         self.begin(Arc::new(set), &offered, false, out);
@@ -149,7 +147,7 @@ impl Machine {
                 BTreeMap::new()
             },
         };
-        // Deltas of this stream are against what the first message says is held.
+        // Deltas of this stream are relative to the revisions that the first message lists.
         let offers: Offers = claims
             .values()
             .map(|p| (p.revision.clone(), Offer::known(p)))
@@ -164,7 +162,7 @@ impl Machine {
         out.push(Output::Open(hello));
     }
 
-    /// What is loaded and was never refused.
+    /// The revisions that are loaded and have not failed.
     fn claims(&self) -> Loaded {
         let held = self
             .loaded
@@ -186,7 +184,7 @@ impl Machine {
                     "failed to accept the set: it comes from leadership term {transitions}, \
                      and this evaluator has seen term {seen}"
                 );
-                self.answer_refusal(nonce, why, out);
+                self.answer_rejection(nonce, why, out);
                 return out.push(Output::Reconnect);
             }
             self.lease_transitions = transitions;
@@ -194,26 +192,26 @@ impl Machine {
         match stream.parts.push(part) {
             Ok(None) => {}
             Ok(Some(update)) => self.consider(nonce, &update, out),
-            Err(error) => self.refuse(nonce, error.to_string(), out),
+            Err(error) => self.reject(nonce, error.to_string(), out),
         }
     }
 
-    /// A whole response is there: verify all of it before anything is loaded.
+    /// A response is complete: verify all of it before anything is loaded.
     fn consider(&mut self, nonce: String, update: &Update, out: &mut Vec<Output>) {
         self.drop_retry();
         let Some(stream) = &mut self.stream else {
             return;
         };
         stream.nonce = Some(nonce.clone());
-        let (first, claimed) = (!stream.taken, stream.claimed);
+        let (first, claimed) = (!stream.applied, stream.claimed);
         match self.verify(update, first, claimed) {
             Ok(candidate) => self.begin(Arc::new(candidate), &update.offered(), true, out),
-            Err(error) => self.refuse(nonce, error.to_string(), out),
+            Err(error) => self.reject(nonce, error.to_string(), out),
         }
     }
 
-    /// A client that held too much to say so may get everything, or the difference to the
-    /// version that it named: the version tells which.
+    /// A client with too many revisions to list may get the whole set, or the difference to the version that it named:
+    /// the version of the result decides which.
     fn verify(&self, update: &Update, first: bool, claimed: bool) -> Result<Announced, Error> {
         let result = self.announced.updated(update, first);
         match result {
@@ -272,7 +270,7 @@ impl Machine {
                         .insert(policy.revision.clone(), failure.clone());
                 }
                 None => {
-                    let failure = Failure::passing(Stage::Swap, "it was not prepared");
+                    let failure = Failure::transient(Stage::Swap, "it was not prepared");
                     round.plan.failed.insert(policy.revision.clone(), failure);
                 }
             }
@@ -286,11 +284,11 @@ impl Machine {
         self.plan_retry(round, out);
     }
 
-    /// Everything that can be loaded is: take the set, or refuse it where too much is missing.
+    /// Everything that can be loaded is loaded: apply the set, or reject it if too much is missing.
     fn settle(&mut self, round: &Round, timing: Timing, out: &mut Vec<Output>) {
         let too_many = round.plan.failed.len() > REJECTIONS;
         if !(round.confirms && too_many) {
-            self.take(round, out);
+            self.apply(round, out);
         }
         let Some(nonce) = self.nonce().filter(|_| round.confirms) else {
             return;
@@ -308,7 +306,7 @@ impl Machine {
         }));
     }
 
-    fn take(&mut self, round: &Round, out: &mut Vec<Output>) {
+    fn apply(&mut self, round: &Round, out: &mut Vec<Output>) {
         self.announced = round.candidate.clone();
         self.failed = round.plan.failed.clone();
         let version = self.announced.version();
@@ -318,29 +316,29 @@ impl Machine {
             self.whole = None;
         }
         if round.confirms {
-            self.distrust = false;
+            self.rejected = false;
             if let Some(stream) = &mut self.stream {
-                stream.taken = true;
+                stream.applied = true;
             }
         }
-        let layout = plan::layout(&self.announced, &self.loaded, &self.failed);
+        let table = RoutingTable::new(&self.announced, &self.loaded, &self.failed);
         self.loaded
-            .retain(|revision, _| layout.stay.contains(revision));
+            .retain(|revision, _| table.retained.contains(revision));
         out.push(Output::Swap(Box::new(Swap {
             loaded: self.loaded.clone(),
-            routes: self.routes_to_keep(&layout),
+            routes: self.routes_to_keep(&table),
             whole: self.is_whole(),
             confirmed: round.confirms,
             lease_transitions: self.lease_transitions,
-            layout,
+            table,
         })));
     }
 
     /// Announced routes as they are answered, and the paths of last good revisions.
-    fn routes_to_keep(&self, layout: &Layout) -> Routes {
-        let mut routes = layout.answered(self.announced.routes());
-        for revision in layout
-            .stay
+    fn routes_to_keep(&self, table: &RoutingTable) -> Routes {
+        let mut routes = table.resolve(self.announced.routes());
+        for revision in table
+            .retained
             .iter()
             .filter(|r| !self.announced.offers().contains_key(*r))
         {
@@ -361,17 +359,17 @@ impl Machine {
         }
     }
 
-    /// Nothing of that response is taken.
-    fn refuse(&mut self, nonce: String, why: String, out: &mut Vec<Output>) {
-        self.distrust = true;
+    /// Nothing of that response is applied.
+    fn reject(&mut self, nonce: String, why: String, out: &mut Vec<Output>) {
+        self.rejected = true;
         if let Some(stream) = &mut self.stream {
             stream.nonce = Some(nonce.clone());
         }
-        self.answer_refusal(nonce, why, out);
+        self.answer_rejection(nonce, why, out);
         out.push(Output::ResyncLater);
     }
 
-    fn answer_refusal(&self, nonce: String, why: String, out: &mut Vec<Output>) {
+    fn answer_rejection(&self, nonce: String, why: String, out: &mut Vec<Output>) {
         out.push(Output::Answer(Answer {
             nonce,
             version: self.whole,
@@ -381,8 +379,8 @@ impl Machine {
     }
 
     fn plan_retry(&mut self, round: Round, out: &mut Vec<Output>) {
-        let passing = round.plan.failed.values().any(|failure| failure.retryable);
-        if !passing || self.attempt >= RETRIES || !round.confirms || self.stream.is_none() {
+        let transient = round.plan.failed.values().any(|failure| failure.retryable);
+        if !transient || self.attempt >= RETRIES || !round.confirms || self.stream.is_none() {
             return;
         }
         out.push(Output::RetryLater {
@@ -415,10 +413,10 @@ impl Machine {
         let counts = self.announced.offers().contains_key(&revision)
             && self.loaded.contains_key(&revision)
             && !self.failed.contains_key(&revision)
-            // One more would turn the answer into "nothing of it is applied", which is not true.
+            // One more would turn the answer into "nothing of it was applied", which would be wrong.
             && self.failed.len() < REJECTIONS;
         if counts {
-            let failure = Failure::lasting(Stage::Runtime, why);
+            let failure = Failure::permanent(Stage::Runtime, why);
             self.amend(|failed| failed.insert(revision, failure));
             self.answer_again(out);
         }
@@ -432,7 +430,7 @@ impl Machine {
         }
     }
 
-    /// Changes what is refused, in the round that is waiting for its retry too.
+    /// Changes the failures, in the round that waits for its retry too.
     fn amend<T>(&mut self, change: impl FnOnce(&mut Failed) -> T) {
         change(&mut self.failed);
         let failed = &self.failed;
@@ -443,8 +441,8 @@ impl Machine {
         }
     }
 
-    /// The newest nonce may be answered again, and the last answer wins. Only where it was
-    /// answered before, and the set that it was about was taken.
+    /// The newest nonce may be answered again, and the last answer wins. Only if it was answered before, and its set
+    /// was applied.
     fn answer_again(&mut self, out: &mut Vec<Output>) {
         let busy = self.round.as_ref().is_some_and(|round| {
             let other = round.candidate.version() != self.announced.version();
@@ -452,7 +450,7 @@ impl Machine {
         });
         let Some(nonce) = self
             .nonce()
-            .filter(|_| self.has_taken() && !busy && !self.distrust)
+            .filter(|_| self.has_applied() && !busy && !self.rejected)
         else {
             return;
         };
@@ -472,21 +470,21 @@ impl Machine {
         self.stream.as_ref().and_then(|stream| stream.nonce.clone())
     }
 
-    /// What was being retried is part of the next response's plan, or is offered again.
+    /// The next response's plan includes the retried revisions, or they are offered again.
     fn drop_retry(&mut self) {
         if self.reads() {
             self.round = None;
         }
     }
 
-    /// A response that was being prepared goes with its stream: the next one offers it again.
+    /// A response in preparation is dropped with its stream: the next stream offers it again.
     fn disconnected(&mut self) {
         self.stream = None;
         self.round = None;
     }
 }
 
-/// What of failures is news when it changes; their words may differ each time.
+/// The parts of failures whose change is reported; messages may differ at each attempt.
 fn kinds(failed: &Failed) -> BTreeMap<RevisionId, (Stage, bool)> {
     let entry = |(id, failure): (&RevisionId, &Failure)| {
         let Failure {

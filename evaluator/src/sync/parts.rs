@@ -6,7 +6,7 @@ use crate::announced::Update;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Part {
     pub(crate) nonce: String,
-    /// 1..`of`; 0 where the response is not split.
+    /// 1..=`of`; 0 if the response is not split.
     pub(crate) number: u32,
     pub(crate) of: u32,
     pub(crate) lease_transitions: Option<u64>,
@@ -15,7 +15,7 @@ pub(crate) struct Part {
     pub(crate) update: Update,
 }
 
-/// Parts that have come so far.
+/// The parts received so far.
 #[derive(Default)]
 pub(crate) struct Parts {
     buffered: Option<Part>,
@@ -25,7 +25,7 @@ pub(crate) struct Parts {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Error {
     #[error(
-        "failed to join the parts of a set: part {found} of {of} came where part {expected} was due"
+        "failed to join the parts of a set: received part {found} of {of}, expected part {expected}"
     )]
     Order { expected: u32, found: u32, of: u32 },
     #[error("failed to join the parts of a set: they name different versions")]
@@ -40,7 +40,7 @@ const BYTES: usize = 256 << 20;
 // === impl Parts ===
 
 impl Parts {
-    /// Takes a part in; gives the response when it was the last one.
+    /// Adds a part; returns the response once it is complete.
     pub(crate) fn push(&mut self, part: Part) -> Result<Option<Update>, Error> {
         if part.of <= 1 {
             self.buffered = None;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsplit_response_passes_and_forgets_parts() {
+    fn an_unsplit_response_discards_buffered_parts() {
         let mut parts = Parts::default();
         assert_eq!(parts.push(part("n", 1, 2)), Ok(None));
         assert!(parts.push(part("m", 0, 0)).unwrap().is_some());

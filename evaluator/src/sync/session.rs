@@ -12,7 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
 use super::{
-    End, Follower, backoff,
+    DiscoveryClient, End, backoff,
     backoff::Ended,
     health, leader_of,
     machine::{Input, Output, Timing},
@@ -20,12 +20,12 @@ use super::{
 };
 use crate::{
     client::{Connection, chain},
+    evaluation::HealthEvent,
     prepare::{Modules, Outcome},
-    served::HealthEvent,
     wire,
 };
 
-/// What lives as long as the stream.
+/// State that ends with the stream.
 struct Session {
     sender: mpsc::Sender<DeltaPolicyDiscoveryRequest>,
     modules: Modules,
@@ -35,7 +35,7 @@ struct Session {
     swap_us: u64,
 }
 
-/// Preparation under way; dropping it abandons it.
+/// A preparation in progress; dropping it cancels it.
 type Job = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 struct Done {
@@ -48,29 +48,29 @@ struct Done {
 /// answers come from retries and late failures.
 const ANSWERS: usize = 16;
 
-/// A control plane that lives ends a half-closed stream at once; another is not waited for.
+/// A healthy control plane ends a half-closed stream at once.
 const LEAVE: Duration = Duration::from_secs(1);
 
 /// Why a session ends.
 enum Stop {
     /// The server ended the stream, or it broke.
     Status(Status),
-    /// The server ended it in good order.
+    /// The server ended it without an error.
     Closed,
     /// This side wants another stream.
     Reconnect,
-    /// What was announced and what is held need to be compared anew.
+    /// The announced and the loaded revisions have to be compared again.
     Resync,
 }
 
-// === impl Follower ===
+// === impl DiscoveryClient ===
 
-impl Follower {
+impl DiscoveryClient {
     /// Runs one stream to its end.
     pub(crate) async fn session(&mut self, connection: Connection) -> End {
         self.modules = Some(Modules::new(connection.clone()));
         let stop = self.follow(connection).await;
-        let worked = self.machine.has_taken();
+        let worked = self.machine.has_applied();
         self.modules = None;
         let mut nothing = Vec::new();
         self.machine.step(Input::Disconnected, &mut nothing);
@@ -128,7 +128,7 @@ impl Follower {
                 }
                 () = until(resync_at), if resync_at.is_some() => {
                     session.resync_at = None;
-                    if self.machine.distrusts() {
+                    if self.machine.has_rejected() {
                         return Stop::Resync;
                     }
                     continue;
@@ -144,7 +144,7 @@ impl Follower {
         }
     }
 
-    /// News end a retry that is under way: what it was about is part of the next plan.
+    /// A new response cancels a retry: the next plan includes its revisions.
     fn received(&mut self, message: DeltaPolicyDiscoveryResponse, session: &mut Session) -> Input {
         session.job = None;
         session.retry_at = None;
@@ -158,7 +158,7 @@ impl Follower {
         }
     }
 
-    /// Feeds the machine and does what it says.
+    /// Steps the state machine and performs its outputs.
     fn act(&mut self, input: Input, session: &mut Session) -> Result<(), Stop> {
         let mut out = Vec::new();
         self.machine.step(input, &mut out);
@@ -202,22 +202,22 @@ impl Follower {
 // === impl Session ===
 
 impl Session {
-    /// Never waits: a server that reads no answers has lost this client.
+    /// Never waits: a server that does not read answers is lost.
     fn send(&self, message: DeltaPolicyDiscoveryRequest) -> Result<(), Stop> {
         let lost = |_| Stop::Status(Status::unavailable("the control plane reads no answers"));
         self.sender.try_send(message).map_err(lost)
     }
 
     /// Closes the stream behind the last answer: dropped at once, it would be reset, and the
-    /// answer that says why would be lost.
+    /// answer that gives the reason would be lost.
     async fn leave(self, mut inbound: Streaming<DeltaPolicyDiscoveryResponse>) {
         drop(self.sender);
         let ended = async { while let Ok(Some(_)) = inbound.message().await {} };
         let _ = tokio::time::timeout(LEAVE, ended).await;
     }
 
-    fn prepare(&mut self, sync: &Follower, policies: Vec<Arc<Policy>>) {
-        let (preparer, modules) = (sync.preparer.clone(), self.modules.clone());
+    fn prepare(&mut self, client: &DiscoveryClient, policies: Vec<Arc<Policy>>) {
+        let (preparer, modules) = (client.preparer.clone(), self.modules.clone());
         self.job = Some(Box::pin(async move {
             let (outcomes, timing) = preparer.prepare(policies.clone(), Some(modules)).await;
             Done {
@@ -244,7 +244,9 @@ fn end(stop: Stop, worked: bool) -> End {
             leader: None,
         },
         Stop::Resync => {
-            tracing::warn!("what was refused is still unsettled; asking for everything anew");
+            tracing::warn!(
+                "a rejected response is still unresolved; requesting the whole set again"
+            );
             End {
                 ended: Ended::Failed,
                 leader: None,

@@ -11,10 +11,10 @@ use assent_proto::v1::{
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
 use tonic::Code;
 
-use super::{Certificates, Held};
+use super::{Certificates, ServingCertificate};
 use crate::{client::Connector, store::Store, sync::backoff::Backoff, sync::backoff::Ended};
 
-/// Keeps a certificate that the control plane signed.
+/// Keeps a certificate from the control plane up to date.
 pub(crate) struct Renewer {
     pub(crate) connector: Connector,
     pub(crate) id: String,
@@ -23,15 +23,15 @@ pub(crate) struct Renewer {
     pub(crate) certificates: Certificates,
 }
 
-/// How asking ended.
+/// The outcome of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum SignOutcome {
     Signed,
     /// This control plane signs no certificates.
     Unsupported,
 }
 
-/// Why no certificate was had.
+/// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
@@ -47,37 +47,39 @@ pub(crate) enum Error {
 const CHAIN: &str = "tls.crt";
 const KEY: &str = "tls.key";
 
-/// Signing is a matter of milliseconds, and of a leader that is there.
-const SIGN: Duration = Duration::from_secs(10);
+/// Signing takes milliseconds, unless there is no leader.
+const SIGN_TIMEOUT: Duration = Duration::from_secs(10);
 
 // === impl Renewer ===
 
 impl Renewer {
-    /// Takes the certificate that the last process kept, if it is still good.
+    /// Uses the certificate that the last process saved, if it is still valid.
     pub(crate) fn restore(&self) -> Option<SystemTime> {
         let store = self.store.as_ref()?;
-        let held = Held::from_pem(&store.read(CHAIN)?, &store.read(KEY)?).ok()?;
-        let renew_at = held.renew_at();
-        held.is_valid(SystemTime::now())
-            .then(|| self.certificates.install(held))?;
+        let certificate =
+            ServingCertificate::from_pem(&store.read(CHAIN)?, &store.read(KEY)?).ok()?;
+        let renew_at = certificate.renew_at();
+        certificate
+            .is_valid(SystemTime::now())
+            .then(|| self.certificates.install(certificate))?;
         Some(renew_at)
     }
 
-    /// Renews for ever, or until the control plane says that it signs none.
+    /// Renews until the control plane reports that it signs no certificates.
     pub(crate) async fn run(self) {
         let mut due = self.restore();
         let mut backoff = Backoff::default();
         loop {
             let wait = due.and_then(|due| due.duration_since(SystemTime::now()).ok());
             tokio::time::sleep(wait.unwrap_or_default()).await;
-            match self.ask().await {
-                Ok((Asked::Unsupported, _)) => return,
-                Ok((Asked::Signed, renew_at)) => {
+            match self.request().await {
+                Ok((SignOutcome::Unsupported, _)) => return,
+                Ok((SignOutcome::Signed, renew_at)) => {
                     backoff = Backoff::default();
                     due = renew_at;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "failed to get a serving certificate; trying again");
+                    tracing::warn!(%error, "failed to get a serving certificate; retrying");
                     let wait = backoff.after(Ended::Failed, rand::random());
                     // A floor, because a refusal may come at once.
                     due = Some(SystemTime::now() + wait.max(Duration::from_millis(250)));
@@ -87,7 +89,7 @@ impl Renewer {
     }
 
     /// One key, one request, one certificate.
-    pub(crate) async fn ask(&self) -> Result<(Asked, Option<SystemTime>), Error> {
+    pub(crate) async fn request(&self) -> Result<(SignOutcome, Option<SystemTime>), Error> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let request = CertificateParams::new(Vec::new())?.serialize_request(&key)?;
         let request = SignCertificateRequest {
@@ -98,17 +100,17 @@ impl Renewer {
         let chain = match self.sign(request).await {
             Ok(chain) => chain,
             Err(Error::Sign(status)) if status.code() == Code::Unimplemented => {
-                return Ok((Asked::Unsupported, None));
+                return Ok((SignOutcome::Unsupported, None));
             }
             Err(error) => return Err(error),
         };
         let key = key.serialize_pem();
-        let held = Held::from_pem(chain.as_bytes(), key.as_bytes())?;
-        let renew_at = held.renew_at();
-        self.certificates.install(held);
+        let certificate = ServingCertificate::from_pem(chain.as_bytes(), key.as_bytes())?;
+        let renew_at = certificate.renew_at();
+        self.certificates.install(certificate);
         self.keep(&chain, &key);
         tracing::info!("serving certificate signed");
-        Ok((Asked::Signed, Some(renew_at)))
+        Ok((SignOutcome::Signed, Some(renew_at)))
     }
 
     async fn sign(&self, request: SignCertificateRequest) -> Result<String, Error> {
@@ -116,7 +118,8 @@ impl Renewer {
         loop {
             let connection = self.connector.connect(leader.as_deref()).await?;
             let mut client = CertificateServiceClient::new(connection);
-            let call = tokio::time::timeout(SIGN, client.sign_certificate(request.clone())).await;
+            let call =
+                tokio::time::timeout(SIGN_TIMEOUT, client.sign_certificate(request.clone())).await;
             let silent = |_| tonic::Status::deadline_exceeded("no answer");
             match call.map_err(silent).and_then(|answer| answer) {
                 Ok(answer) => return Ok(answer.into_inner().certificate_chain_pem),
@@ -137,7 +140,7 @@ impl Renewer {
             .write(KEY, key.as_bytes())
             .and_then(|()| store.write(CHAIN, chain.as_bytes()));
         if let Err(error) = kept {
-            tracing::warn!(%error, "failed to keep the certificate; a restart asks for a new one");
+            tracing::warn!(%error, "failed to save the certificate; a restart will request a new one");
         }
     }
 }

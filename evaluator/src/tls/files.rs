@@ -1,20 +1,20 @@
-//! Certificates from files, which somebody else renews.
+//! Certificates from files, which are renewed by other software.
 
 use std::{fs, path::Path, time::Duration};
 
 use assent_core::Digest;
 
-use super::{Certificates, Error, Held};
+use super::{Certificates, Error, ServingCertificate};
 use crate::config::TlsFiles;
 
 /// Reads both files.
-pub(crate) fn load(files: &TlsFiles) -> Result<Held, Error> {
+pub(crate) fn load(files: &TlsFiles) -> Result<ServingCertificate, Error> {
     let (chain, key) = read(files)?;
-    Held::from_pem(&chain, &key)
+    ServingCertificate::from_pem(&chain, &key)
 }
 
-/// Looks at the files again and again; a bad pair is logged and the good one stays. Polling
-/// sees through the symbolic links by which mounted secrets are exchanged.
+/// Polls the files; a bad pair is logged and the last good one stays. Polling also detects changes of the symbolic links
+/// by which mounted secrets are replaced.
 pub(crate) async fn watch(files: TlsFiles, certificates: Certificates, every: Duration) {
     let mut seen = fingerprint(&files);
     loop {
@@ -24,12 +24,12 @@ pub(crate) async fn watch(files: TlsFiles, certificates: Certificates, every: Du
             continue;
         }
         match load(&files) {
-            Ok(held) => {
-                certificates.install(held);
+            Ok(certificate) => {
+                certificates.install(certificate);
                 tracing::info!(cert = %files.cert.display(), "certificate reloaded");
                 seen = now;
             }
-            // Seen while one file of the pair was written: look again.
+            // One file of the pair may not be written yet: try again at the next poll.
             Err(error) => {
                 tracing::warn!(%error, "failed to reload the certificate; the last one stays")
             }

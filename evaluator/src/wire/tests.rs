@@ -75,7 +75,7 @@ fn what_the_version_needs_refuses_the_set() {
 
 #[test]
 fn a_nack_says_where_and_why() {
-    let failure = Failure::passing(Stage::Fetch, "no route");
+    let failure = Failure::transient(Stage::Fetch, "no route");
     let answer = answer(Answer {
         nonce: "n".into(),
         error: Some("failed".into()),

@@ -5,7 +5,7 @@ pub(crate) fn accept() -> Vec<u8> {
     guest(r#"{"accepted":true}"#, "")
 }
 
-/// Denies everything, in these words.
+/// Denies everything with this message.
 pub(crate) fn deny(message: &str) -> Vec<u8> {
     guest(
         &format!(r#"{{"accepted":false,"message":"{message}"}}"#),
@@ -41,12 +41,12 @@ pub(crate) fn bad_settings() -> Vec<u8> {
     wat(r#"{"valid":false,"message":"no such setting"}"#, "{}", "")
 }
 
-/// Makes a host call and fails with the answer, or with the refusal, as its words.
+/// Makes a host call and fails with the answer or the error as its message.
 pub(crate) fn ask(namespace: &str, operation: &str, payload: &str) -> Vec<u8> {
     asking(namespace, operation, payload, "")
 }
 
-/// Makes a host call and crashes where it is refused.
+/// Makes a host call and crashes if it fails.
 pub(crate) fn insist(namespace: &str, operation: &str, payload: &str) -> Vec<u8> {
     asking(namespace, operation, payload, "unreachable")
 }

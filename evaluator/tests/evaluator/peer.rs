@@ -1,4 +1,4 @@
-//! A control plane that does what the test says, over a real socket.
+//! A control plane that is scripted by the test, over a real socket.
 
 use std::{
     collections::HashMap,
@@ -60,7 +60,7 @@ pub(crate) struct Shared {
     pub(crate) refusal: Mutex<Option<Status>>,
 }
 
-/// What a client must bring, and what it gets.
+/// TLS and the token that clients must present.
 struct Secure {
     tls: ServerTlsConfig,
     token: String,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use assent_core::RouteState::Active;
 use assent_evaluator::{Config, Handle, RegistryAccess};
-use assent_modules::pull::Sources;
+use assent_oci::Sources;
 use rcgen::KeyPair;
 use serde_json::{Value, json};
 

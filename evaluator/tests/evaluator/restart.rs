@@ -32,7 +32,7 @@ async fn seed(state: &Path, revisions: &[&Revision]) -> (Snapshot, std::net::Soc
     (set, peer.stop().await)
 }
 
-/// Starts again while nobody listens at the control plane's address.
+/// Restarts while the control plane is unreachable.
 async fn alone(state: &Path, addr: std::net::SocketAddr, wait: Duration) -> Handle {
     let uri = format!("http://{addr}").parse().unwrap();
     let mut config = assent_evaluator::Config::loopback(uri, "evaluator-0");
@@ -54,7 +54,7 @@ async fn it_serves_its_last_good_set_without_a_control_plane() {
     let (_, answer) = client.review(&format!("/validate/{}", one.path())).await;
     assert_eq!(answer["response"]["status"]["message"], "kept");
     assert_eq!(revision(&answer), one.path());
-    // A control plane that comes back is told what is held.
+    // A control plane that comes back learns the loaded revisions.
     let mut peer = Peer::start_at(addr).await;
     let stream = peer.stream().await;
     assert_eq!(stream.hello.version_info, set.version().to_string());

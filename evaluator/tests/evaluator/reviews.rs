@@ -39,7 +39,7 @@ fn error(answer: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn a_verdict_is_an_admission_review() {
+async fn a_verdict_becomes_an_admission_review() {
     let one = Revision::new("a", 1, &guests::deny("not today"));
     let (_evaluator, mut client, _peer, _stream) = serving(&[&one]).await;
     let (status, answer) = client.review(&format!("/validate/{}", one.path())).await;
@@ -94,7 +94,7 @@ async fn a_mutation_is_a_patch() {
 }
 
 #[tokio::test]
-async fn monitor_mode_lets_pass_and_audit_tells_the_truth() {
+async fn monitor_mode_allows_and_audit_reports_the_verdict() {
     let mut deny = Revision::new("a", 1, &guests::deny("no"));
     deny.mode = Mode::Monitor;
     let mut mutate = Revision::new("b", 1, &guests::mutate());
@@ -125,7 +125,7 @@ async fn monitor_mode_lets_pass_and_audit_tells_the_truth() {
 }
 
 #[tokio::test]
-async fn a_policy_that_does_not_end_costs_its_own_request_alone() {
+async fn a_policy_that_does_not_end_fails_only_its_own_request() {
     let mut slow = Revision::new("slow", 1, &guests::loop_later());
     slow.timeout_ms = 100;
     let fast = Revision::new("fast", 1, &guests::accept());
@@ -152,7 +152,7 @@ async fn a_policy_that_does_not_end_costs_its_own_request_alone() {
 }
 
 #[tokio::test]
-async fn policies_that_were_quick_and_are_no_more_leave_others_their_threads() {
+async fn policies_that_become_slow_leave_threads_for_others() {
     const THREADS: usize = 2;
     let slow = ["one", "two", "three"].map(|name| {
         let mut slow = Revision::new(name, 1, &guests::loop_later());
@@ -200,7 +200,7 @@ async fn policies_that_were_quick_and_are_no_more_leave_others_their_threads() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_slow_policy_until_its_time_is_over() {
+async fn a_request_that_would_wait_past_its_deadline_is_refused() {
     let mut slow = Revision::new("slow", 1, &guests::loop_later());
     slow.timeout_ms = 500;
     let (evaluator, mut client, _peer, _stream) = serving(&[&slow]).await;
@@ -220,22 +220,19 @@ async fn nobody_waits_for_a_slow_policy_until_its_time_is_over() {
     let hogs: Vec<_> = (0..4 * cores + 16).map(|_| hog()).collect();
     let refused = loop {
         let (status, answer) = client.review(&format!("{path}?timeout=0.1s")).await;
-        // One that found a place before the others is judged, in vain.
+        // A request that was not queued is evaluated, and times out.
         if status == StatusCode::SERVICE_UNAVAILABLE {
             break answer;
         }
     };
-    assert!(
-        error(&refused).contains("until its time is over"),
-        "{refused}"
-    );
+    assert!(error(&refused).contains("past its deadline"), "{refused}");
     for hog in hogs {
         hog.abort();
     }
 }
 
 #[tokio::test]
-async fn a_policy_without_a_verdict_denies_and_says_who_and_why() {
+async fn a_policy_without_a_verdict_denies_with_policy_and_reason() {
     let one = Revision::new("a", 1, &guests::crash_later());
     let (_evaluator, mut client, _peer, _stream) = serving(&[&one]).await;
     let (status, answer) = client.review(&format!("/validate/{}", one.path())).await;
@@ -254,7 +251,7 @@ async fn a_policy_without_a_verdict_denies_and_says_who_and_why() {
 }
 
 #[tokio::test]
-async fn what_is_no_review_gets_a_clear_answer() {
+async fn an_invalid_review_gets_a_clear_error() {
     let one = Revision::new("a", 1, &guests::accept());
     let (evaluator, _, _peer, _stream) = serving(&[&one]).await;
     let path = format!("/validate/{}", one.path());
@@ -319,7 +316,7 @@ async fn what_is_no_review_gets_a_clear_answer() {
 }
 
 #[tokio::test]
-async fn paths_that_are_not_loaded_or_not_known() {
+async fn unloaded_paths_get_503_and_unknown_paths_404() {
     let five = Revision::new("a", 5, &guests::deny("five"));
     let (_evaluator, mut client, peer, mut stream) = serving(&[&five]).await;
     // Older: answered by the active revision.
@@ -355,7 +352,7 @@ async fn paths_that_are_not_loaded_or_not_known() {
 }
 
 #[tokio::test]
-async fn raw_documents_are_judged_too() {
+async fn raw_documents_are_evaluated() {
     let one = Revision::new("a", 1, &guests::accept());
     let (_evaluator, mut client, _peer, _stream) = serving(&[&one]).await;
     let path = format!("/validate_raw/{}", one.path());
@@ -371,7 +368,7 @@ async fn raw_documents_are_judged_too() {
 }
 
 #[tokio::test]
-async fn a_drain_answers_on_and_says_close() {
+async fn a_draining_evaluator_answers_with_connection_close() {
     let mut peer = Peer::start().await;
     let one = Revision::new("a", 1, &guests::accept());
     peer.serve(&one);
@@ -389,7 +386,7 @@ async fn a_drain_answers_on_and_says_close() {
         admin.send(get("/readyz")).await.0 == StatusCode::SERVICE_UNAVAILABLE
     })
     .await;
-    // New connections are answered, and told to go.
+    // New connections are answered, and closed.
     let mut client = Client::plain(addr).await;
     let path = format!("/validate/{}", one.path());
     let response = client.exchange(post(&path, &pod("CREATE"))).await;

@@ -167,7 +167,7 @@ async fn the_control_plane_signs_a_certificate_and_a_restart_keeps_it() {
 }
 
 #[tokio::test]
-async fn where_nobody_signs_loopback_is_plain() {
+async fn without_a_signer_loopback_serves_plain_http() {
     let dir = tempfile::tempdir().unwrap();
     let (mut peer, _) = secure_peer(dir.path(), false).await;
     let evaluator = start_with(&peer, |config| {

@@ -1,6 +1,19 @@
-//! The calling conventions that policies are written in.
+//! The ABIs of policy modules, and what the host does for each of them.
 
-use std::{fmt, str::FromStr};
+use std::{borrow::Cow, fmt, str::FromStr};
+
+use wasmtime::Linker;
+
+use crate::{
+    engine,
+    inspect::{Constants, Export, Import},
+    opa,
+    policy::{EvalError, PolicySpec, PrepareError},
+    review::Review,
+    sandbox::{Guest, OnSlow, Template},
+    verdict::Verdict,
+    wapc, wasi,
+};
 
 /// How a module is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -13,6 +26,59 @@ pub enum Abi {
     Gatekeeper,
     /// A WASI command: JSON on stdin, JSON on stdout.
     Wasi,
+}
+
+/// The host's side of one ABI. A new ABI is one implementation, and one arm in [`Abi::adapter`].
+pub(crate) trait Adapter: Sync {
+    /// Whether a module without metadata has this ABI.
+    fn recognises(&self, imports: &[Import], exports: &[Export]) -> bool;
+
+    /// Whether `protocolVersion` of a module's metadata is valid. `kwctl annotate` asks waPC modules for their version,
+    /// and writes `Unknown` for others.
+    fn accepts_protocol(&self, version: &str) -> bool {
+        matches!(version, "v1" | "Unknown")
+    }
+
+    /// Why the version of the ABI that the module declares is not supported.
+    fn version_problem(&self, _: &Constants) -> Option<String> {
+        None
+    }
+
+    /// Exports without which no module of this ABI can be called.
+    fn required_exports(&self) -> &'static [&'static str];
+
+    /// Whether the host provides an import.
+    fn provides(&self, import: &Import) -> bool;
+
+    /// Changes a module before it is compiled.
+    fn rewrite<'a>(&self, wasm: &'a [u8]) -> Result<Cow<'a, [u8]>, engine::Error> {
+        Ok(Cow::Borrowed(wasm))
+    }
+
+    /// Defines the host functions, once per engine: policies only look them up.
+    fn link(&self, linker: &mut Linker<Guest>) -> wasmtime::Result<()>;
+
+    /// Finds the module's exports and makes a first instance.
+    fn prepare(
+        &self,
+        template: Template,
+        module: &wasmtime::Module,
+        spec: &PolicySpec,
+    ) -> Result<Box<dyn Program>, PrepareError>;
+}
+
+/// A linked module with its settings, whatever its ABI.
+pub(crate) trait Program: Send + Sync {
+    /// Asks the module whether its settings are valid.
+    fn validate_settings(&self) -> Result<(), PrepareError>;
+
+    /// Evaluates a request in a sandbox of its own.
+    fn evaluate(
+        &self,
+        review: &Review<'_>,
+        mutating: bool,
+        on_slow: Option<OnSlow>,
+    ) -> Result<Verdict, EvalError>;
 }
 
 /// A name that is none of the ABIs.
@@ -36,7 +102,16 @@ impl Abi {
         }
     }
 
-    /// Reads `executionMode` of a module's metadata.
+    pub(crate) fn adapter(self) -> &'static dyn Adapter {
+        match self {
+            Self::Wapc => &wapc::Wapc,
+            Self::Opa => &opa::Rego::OPA,
+            Self::Gatekeeper => &opa::Rego::GATEKEEPER,
+            Self::Wasi => &wasi::Wasi,
+        }
+    }
+
+    /// Parses `executionMode` of a module's metadata.
     pub(crate) fn from_execution_mode(mode: &str) -> Option<Self> {
         Some(match mode {
             "kubewarden-wapc" => Self::Wapc,

@@ -33,7 +33,7 @@ struct Settings<'a> {
     message: Option<Cow<'a, str>>,
 }
 
-/// Reads the answer to `validate`.
+/// Parses the answer to `validate`.
 pub(crate) fn validation(
     bytes: &[u8],
     review: &Review<'_>,
@@ -56,7 +56,7 @@ pub(crate) fn validation(
     verdict.with_mutation(mutation, review, mutating)
 }
 
-/// Reads the answer to `validate_settings`; an error has the module's words.
+/// Parses the answer to `validate_settings`; the error is the module's message.
 pub(crate) fn settings(bytes: &[u8]) -> Result<(), String> {
     let answer: Settings<'_> = serde_json::from_slice(bytes)
         .map_err(|error| format!("the module's answer about its settings is not valid: {error}"))?;

@@ -1,4 +1,4 @@
-//! Ahead-of-time artefacts: compiled code with what else is needed to use it.
+//! Ahead-of-time artefacts: compiled code and the description of its module.
 //!
 //! `magic (8) || u32 length of the header, big endian || header (JSON) || code`. An artefact is trusted as
 //! much as the program itself, so it is only opened once its hash is the expected one; the checks below

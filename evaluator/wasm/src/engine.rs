@@ -38,7 +38,7 @@ const WARM_SLOTS: u32 = 64;
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
 
-/// Why there is no engine.
+/// Why the engine can't start.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to start the WebAssembly engine: {0}")]
 pub struct EngineError(String);
@@ -55,12 +55,12 @@ pub enum Error {
     /// The compiler refused it.
     #[error("failed to compile the module: {0}")]
     Compile(String),
-    /// The artefact is not the one that was promised.
+    /// The artefact does not have the announced hash.
     #[error("the artefact has the hash {found}, not the expected {expected}")]
     Hash {
-        /// Hex of what came.
+        /// Hash of the bytes.
         found: String,
-        /// Hex of what was announced.
+        /// Announced hash.
         expected: String,
     },
     /// The artefact belongs to another engine, or is damaged.
@@ -76,13 +76,8 @@ struct Inner {
     ticker: ticker::Ticker,
 }
 
-/// Host functions per ABI, defined once: policies only look them up.
-pub(crate) struct Linkers {
-    pub(crate) wapc: Linker<Guest>,
-    pub(crate) wasi: Linker<Guest>,
-    /// Also for Gatekeeper's modules.
-    pub(crate) opa: Linker<Guest>,
-}
+/// The host functions of each ABI, in the order of [`Abi::ALL`].
+struct Linkers([Linker<Guest>; Abi::ALL.len()]);
 
 // === impl EngineConfig ===
 
@@ -124,7 +119,7 @@ impl EngineConfig {
             .wasm_memory64(false)
             .wasm_multi_memory(false)
             .wasm_relaxed_simd(false)
-            // What a guest says on stderr tells more than offsets, at no cost.
+            // A guest's output on stderr is more helpful than offsets, at no cost.
             .wasm_backtrace_max_frames(None);
         if self.max_concurrent_instances > 0 {
             config.allocation_strategy(InstanceAllocationStrategy::Pooling(self.pool()));
@@ -173,7 +168,7 @@ impl Engine {
         })))
     }
 
-    /// Names everything that decides whether an artefact fits: version, target, CPU features, configuration.
+    /// Identifies everything that decides whether an artefact fits: version, target, CPU features, configuration.
     pub fn fingerprint(&self) -> &str {
         &self.0.fingerprint
     }
@@ -203,7 +198,7 @@ impl Engine {
         artefact::encode(&header, &code).map_err(|error| Error::Artefact(error.to_string()))
     }
 
-    /// The module as it is compiled; one that would not load is refused first.
+    /// The module as it is compiled; refuses one that could not be run.
     fn adapt<'a>(&self, wasm: &'a [u8], inspection: &Inspection) -> Result<Cow<'a, [u8]>, Error> {
         if let Some(problem) = &inspection.problem {
             return Err(Error::Unfit(problem.clone()));
@@ -211,18 +206,16 @@ impl Engine {
         wasmtime::Module::validate(&self.0.wasmtime, wasm)
             .map_err(|error| compile_error(&error))?;
         let wasm = match inspection.abi {
-            Some(Abi::Opa | Abi::Gatekeeper) => {
-                crate::opa::own_memory(wasm).map_err(|error| Error::Compile(error.to_string()))?
-            }
-            _ => Cow::Borrowed(wasm),
+            Some(abi) => abi.adapter().rewrite(wasm)?,
+            None => Cow::Borrowed(wasm),
         };
         Ok(headroom::give(&wasm).map_or(wasm, Cow::Owned))
     }
 
     /// Loads an artefact whose SHA-256 is `expected`.
     ///
-    /// Whoever says what is expected is trusted with running code in this process. The bytes are private
-    /// memory of this process, and are copied once more before they become code: nobody can change them
+    /// The caller that supplies the expected hash is trusted with running code in this process. The bytes are private
+    /// memory of this process, and are copied once more before they become code: they can't be changed
     /// between the check and the use.
     pub fn load(&self, artefact: &[u8], expected: &[u8; 32]) -> Result<Module, Error> {
         let found = Sha256::digest(artefact);
@@ -246,7 +239,7 @@ impl Engine {
         Ok(Module::new(code, header.inspection))
     }
 
-    /// The one place where bytes become code unseen.
+    /// The one place where bytes become code without validation.
     #[allow(unsafe_code)]
     fn deserialize(&self, code: &[u8]) -> wasmtime::Result<wasmtime::Module> {
         // SAFETY: `load` has compared the hash of these bytes with the one that the control plane announced
@@ -258,8 +251,9 @@ impl Engine {
         &self.0.wasmtime
     }
 
-    pub(crate) fn linkers(&self) -> &Linkers {
-        &self.0.linkers
+    /// The host functions of an ABI.
+    pub(crate) fn linker(&self, abi: Abi) -> &Linker<Guest> {
+        &self.0.linkers.0[abi as usize]
     }
 
     pub(crate) fn max_memory_bytes(&self) -> usize {
@@ -283,15 +277,11 @@ impl Engine {
 
 impl Linkers {
     fn new(engine: &wasmtime::Engine) -> wasmtime::Result<Self> {
-        let mut wapc = Linker::new(engine);
-        crate::wapc::link(&mut wapc)?;
-        crate::wasi::link(&mut wapc)?;
-        let mut wasi = Linker::new(engine);
-        crate::wasi::link(&mut wasi)?;
-        crate::wasi::link_host_call(&mut wasi)?;
-        let mut opa = Linker::new(engine);
-        crate::opa::link(&mut opa)?;
-        Ok(Self { wapc, wasi, opa })
+        let mut linkers = Abi::ALL.map(|_| Linker::new(engine));
+        for (abi, linker) in Abi::ALL.into_iter().zip(&mut linkers) {
+            abi.adapter().link(linker)?;
+        }
+        Ok(Self(linkers))
     }
 }
 

@@ -1,5 +1,4 @@
-//! Entry points for fuzzing: whatever the bytes, these return. They say whether the bytes were taken for what
-//! they should be.
+//! Entry points for fuzzing: they return for any bytes, and report whether the bytes were valid.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -15,7 +14,7 @@ mod guest;
 /// Enough for every call that returns by itself; a guest that sleeps must not hold up the rest.
 const TIMEOUT: Duration = Duration::from_millis(50);
 
-/// What guests are asked to judge.
+/// The request that guests evaluate.
 const REQUEST: &str = r#"{"uid":"u","operation":"CREATE","object":{"metadata":{}}}"#;
 
 /// A module, or something that claims to be one.
@@ -31,7 +30,7 @@ pub fn metadata(bytes: &[u8]) -> bool {
 
 /// A guest's answers, in all forms.
 pub fn answers(bytes: &[u8]) -> bool {
-    let review = Review::admission(request_of_the_host());
+    let review = Review::admission(fixed_request());
     let review = review.expect("the request must be an object");
     let validation = answer::validation(bytes, &review, true).is_ok();
     let settings = answer::settings(bytes).is_ok();
@@ -73,11 +72,11 @@ pub fn guest(bytes: &[u8]) -> bool {
         return false;
     };
     let _ = policy.validate_settings();
-    let review = Review::admission(request_of_the_host());
+    let review = Review::admission(fixed_request());
     let review = review.expect("the request must be an object");
     policy.evaluate(&review).is_ok()
 }
 
-fn request_of_the_host() -> &'static RawValue {
+fn fixed_request() -> &'static RawValue {
     serde_json::from_str(REQUEST).expect("the request must be JSON")
 }

@@ -4,7 +4,7 @@
 //! call to do so, one to undo it for the next sandbox, and each interrupts every processor that runs a thread
 //! of this process. Instead the memory has some pages more than the guest knows of, and `memory.grow` hands
 //! these out first, by counting. What a guest sees is the same, but for one thing: an access just behind
-//! its memory reads zeroes or writes to pages of the same sandbox, where it would have trapped.
+//! its memory reads zeroes or writes to pages of the same sandbox, instead of trapping.
 
 use std::convert::Infallible;
 
@@ -24,7 +24,7 @@ use crate::{
 /// Pages that the guest does not know of.
 pub(crate) const PAGES: u32 = 32;
 
-/// The global that tells up to which page the guest may grow by counting.
+/// The global that holds the page up to which the guest may grow by counting.
 pub(crate) const CAP: &str = "assent:memory-cap";
 
 /// All pages that 32 bits address.
@@ -33,11 +33,11 @@ const MOST: i32 = 65_536;
 /// What a policy's sandboxes have to do about it.
 pub(crate) struct Headroom {
     bytes: usize,
-    /// The cap that keeps a guest below its limit, where the limit is within the room.
+    /// The cap that keeps a guest below its limit, if the limit is within the headroom.
     cap: Option<(ModuleExport, i32)>,
 }
 
-/// What is in a module already: what is added gets the next numbers.
+/// The contents of a module: additions get the next numbers.
 #[derive(Default)]
 struct Shape {
     types: u32,
@@ -48,7 +48,7 @@ struct Shape {
     fits: bool,
 }
 
-/// Writes the module anew.
+/// Rewrites the module.
 struct Writer {
     shape: Shape,
     /// Whether any function grows the memory.
@@ -56,8 +56,8 @@ struct Writer {
     has_globals: bool,
 }
 
-/// The module with room; none where that is of no use, or where the module has something that can't be
-/// written anew. It must be a valid one.
+/// The module with headroom; none if that is of no use, or if the module contains something that can't be rewritten.
+/// The module must be valid.
 pub(crate) fn give(wasm: &[u8]) -> Option<Vec<u8>> {
     let shape = Shape::read(wasm).ok().filter(|shape| shape.fits)?;
     let mut writer = Writer {
@@ -184,7 +184,7 @@ impl Writer {
         globals.global(kind, &pages(self.shape.pages + u64::from(PAGES)));
     }
 
-    /// `memory.grow`, by counting as long as that will do.
+    /// `memory.grow`, by counting while there is headroom.
     fn grow(&self) -> Function {
         const ASKED: u32 = 0;
         const WANTED: u32 = 1;

@@ -1,4 +1,4 @@
-//! Host calls: what a guest may ask of its host, and the gate in front of it.
+//! Host calls: the namespaces that guests can call, and the capabilities that allow it.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -9,27 +9,58 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::{
+    log::LogText,
     policy::PolicySpec,
     sandbox::{Guest, Stop},
 };
 
 mod certificate;
 mod dns;
+mod unavailable;
 
-/// What answers host calls that need more than this crate has: a network.
-pub trait HostServices: Send + Sync {
-    /// Answers an operation of the namespace `oci`, such as `v1/verify`: JSON in, JSON
-    /// out. Blocks the calling thread, for no longer than `within`. The error is for the
-    /// guest.
-    fn oci(&self, operation: &str, payload: &[u8], within: Duration) -> Result<Vec<u8>, String>;
+/// One namespace of host calls, such as `oci` or `kubernetes`.
+///
+/// Calls are made on the thread that evaluates. `tracing/log` is not a namespace: it needs no capability and no
+/// service.
+pub trait HostNamespace: Send + Sync {
+    /// The first segment of its operations, such as `oci`.
+    fn name(&self) -> &'static str;
+
+    /// The operations without the namespace, such as `v1/verify`.
+    fn operations(&self) -> &'static [&'static str];
+
+    /// Whether answers depend on something outside of this process. A guest that crashes after such a call failed is
+    /// not to blame.
+    fn is_external(&self) -> bool;
+
+    /// Whether a call may wait, or compute for more than a millisecond. Policies that may make such calls are not
+    /// evaluated on threads with other work.
+    fn waits(&self) -> bool;
+
+    /// Answers an operation: JSON in, JSON out. Blocks the calling thread for no longer than `within`. The error is
+    /// for the guest.
+    fn call(&self, operation: &str, payload: &[u8], within: Duration) -> Result<Vec<u8>, String>;
 }
 
-/// What a policy may do, and how it is called in log lines.
+/// The namespaces that a policy can call, as far as its capabilities allow.
+#[derive(Clone)]
+pub struct HostServices {
+    namespaces: Vec<Arc<dyn HostNamespace>>,
+}
+
+/// The capabilities of a policy, and its name in log lines.
 pub(crate) struct Access {
     name: String,
     capabilities: Vec<String>,
-    /// None while a policy is only tried out.
-    services: OnceLock<Arc<dyn HostServices>>,
+    /// Used until the policy is connected.
+    offline: HostServices,
+    connected: OnceLock<Connected>,
+}
+
+struct Connected {
+    services: Arc<HostServices>,
+    /// Whether the capabilities allow an operation that waits.
+    may_wait: bool,
 }
 
 /// One call, as the guest's memory holds it.
@@ -40,7 +71,7 @@ pub(crate) struct Call<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Only what decides where a log line goes.
+/// The fields of a log entry that the host needs.
 #[derive(Deserialize)]
 struct LogEntry<'a> {
     #[serde(default)]
@@ -82,57 +113,21 @@ fn dispatch(guest: &mut Guest, call: &Call<'_>) -> Result<Vec<u8>, String> {
             "the host call {operation} is not among the policy's host capabilities"
         ));
     }
-    match operation.as_str() {
-        "kubernetes/list_resources_by_namespace"
-        | "kubernetes/list_resources_all"
-        | "kubernetes/get_resource"
-        | "kubernetes/can_i" => {
-            let reply = Err(format!(
-                "the host call {operation} can't be answered: Kubernetes objects are not replicated to this evaluator"
-            ));
-            noted(guest, &operation, reply)
-        }
-        "oci/v1/verify"
-        | "oci/v2/verify"
-        | "oci/v1/manifest_digest"
-        | "oci/v1/oci_manifest"
-        | "oci/v1/oci_manifest_config" => {
-            let reply = oci(guest, &operation, call.payload);
-            noted(guest, &operation, reply)
-        }
-        "net/v1/dns_lookup_host" => {
-            let reply = dns::lookup(call.payload, guest.meter.remaining());
-            noted(guest, &operation, reply)
-        }
-        "crypto/v1/is_certificate_trusted" => certificate::is_trusted(call.payload),
-        _ => Err(format!("unknown host call {operation}")),
-    }
-}
-
-/// Remembers how a call to the outside ended: a guest may crash for want of an answer.
-fn noted(
-    guest: &mut Guest,
-    operation: &str,
-    reply: Result<Vec<u8>, String>,
-) -> Result<Vec<u8>, String> {
-    guest.meter.note_answer(operation, reply.as_ref().err());
-    reply
-}
-
-fn oci(guest: &Guest, operation: &str, payload: &[u8]) -> Result<Vec<u8>, String> {
-    let Some(services) = guest.host.services.get() else {
-        return Err(format!(
-            "the host call {operation} can't be answered: there is no access to registries here"
-        ));
+    let Some((namespace, name)) = guest.host.services().find(call.namespace, call.operation) else {
+        return Err(format!("unknown host call {operation}"));
     };
-    let operation = operation.strip_prefix("oci/").unwrap_or(operation);
-    services.oci(operation, payload, guest.meter.remaining())
+    let reply = namespace.call(name, call.payload, guest.meter.remaining());
+    if namespace.is_external() {
+        // A guest may crash because it got no answer.
+        guest.meter.note_answer(&operation, reply.as_ref().err());
+    }
+    reply
 }
 
 /// Logs a line that the guest wrote as plain text.
 pub(crate) fn log_line(guest: &mut Guest, line: &str) {
     guest.meter.note(line);
-    tracing::info!(target: "assent::policy", policy = %guest.host.name, "{}", line.trim_end());
+    tracing::info!(target: "assent::policy", policy = %guest.host.name, "{}", LogText(line.trim_end()));
 }
 
 /// Logs an entry of the SDKs' loggers: JSON with a level.
@@ -147,15 +142,66 @@ fn log_entry(guest: &mut Guest, payload: &[u8]) {
     let message = entry
         .and_then(|entry| entry.message)
         .map_or(text.as_ref(), RawValue::get);
-    let (policy, fields) = (&guest.host.name, text.as_ref());
+    let (policy, message) = (&guest.host.name, LogText(message));
+    // As a string, which subscribers quote.
+    let fields = || LogText(&text).to_string();
     match level.as_str() {
-        "trace" => tracing::trace!(target: "assent::policy", %policy, fields, "{message}"),
-        "debug" => tracing::debug!(target: "assent::policy", %policy, fields, "{message}"),
-        "warn" | "warning" => {
-            tracing::warn!(target: "assent::policy", %policy, fields, "{message}")
+        "trace" => {
+            tracing::trace!(target: "assent::policy", %policy, fields = fields(), "{message}")
         }
-        "error" => tracing::error!(target: "assent::policy", %policy, fields, "{message}"),
-        _ => tracing::info!(target: "assent::policy", %policy, fields, "{message}"),
+        "debug" => {
+            tracing::debug!(target: "assent::policy", %policy, fields = fields(), "{message}")
+        }
+        "warn" | "warning" => {
+            tracing::warn!(target: "assent::policy", %policy, fields = fields(), "{message}")
+        }
+        "error" => {
+            tracing::error!(target: "assent::policy", %policy, fields = fields(), "{message}")
+        }
+        _ => tracing::info!(target: "assent::policy", %policy, fields = fields(), "{message}"),
+    }
+}
+
+// === impl HostServices ===
+
+impl HostServices {
+    /// Answers `crypto`, which needs nothing from outside. Calls of other known namespaces get an error that says
+    /// why.
+    pub fn offline() -> Self {
+        let unavailable = unavailable::ALL.iter();
+        let unavailable = unavailable.map(|one| Arc::new(*one) as Arc<dyn HostNamespace>);
+        Self {
+            namespaces: unavailable.collect(),
+        }
+        .with(Arc::new(certificate::Crypto))
+    }
+
+    /// Adds a namespace, in place of one of the same name.
+    pub fn with(mut self, namespace: Arc<dyn HostNamespace>) -> Self {
+        self.namespaces.retain(|one| one.name() != namespace.name());
+        self.namespaces.push(namespace);
+        self
+    }
+
+    /// Adds `net`, answered by the system's resolver.
+    pub fn with_dns(self) -> Self {
+        self.with(Arc::new(dns::Net))
+    }
+
+    fn find(
+        &self,
+        namespace: &[u8],
+        operation: &[u8],
+    ) -> Option<(&dyn HostNamespace, &'static str)> {
+        let namespace = self
+            .namespaces
+            .iter()
+            .find(|one| one.name().as_bytes() == namespace)?;
+        let operation = namespace
+            .operations()
+            .iter()
+            .find(|one| one.as_bytes() == operation)?;
+        Some((&**namespace, operation))
     }
 }
 
@@ -166,13 +212,31 @@ impl Access {
         Self {
             name: spec.name.clone(),
             capabilities: spec.host_capabilities.clone(),
-            services: OnceLock::new(),
+            offline: HostServices::offline(),
+            connected: OnceLock::new(),
         }
     }
 
-    pub(crate) fn connect(&self, services: Arc<dyn HostServices>) {
-        // Who is connected stays so.
-        let _ = self.services.set(services);
+    /// The first call decides; later ones have no effect.
+    pub(crate) fn connect(&self, services: Arc<HostServices>) {
+        let waiting = services.namespaces.iter().filter(|one| one.waits());
+        let mut operations = waiting.flat_map(|one| {
+            let full_name = |operation| format!("{}/{operation}", one.name());
+            one.operations().iter().map(full_name)
+        });
+        let may_wait = operations.any(|operation| self.allows(&operation));
+        let _ = self.connected.set(Connected { services, may_wait });
+    }
+
+    pub(crate) fn may_wait(&self) -> bool {
+        self.connected.get().is_some_and(|it| it.may_wait)
+    }
+
+    fn services(&self) -> &HostServices {
+        match self.connected.get() {
+            Some(connected) => &connected.services,
+            None => &self.offline,
+        }
     }
 
     /// `*` allows all, `net/*` everything below, anything else exactly itself.

@@ -1,8 +1,10 @@
-//! What a module is, read from its bytes without compiling it.
+//! Describes a module without compiling it.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use wasmparser::{ExternalKind, Parser, Payload, TypeRef};
+use wasmparser::{ExternalKind, Operator, Parser, Payload, TypeRef};
 
 use crate::{
     abi::Abi,
@@ -12,27 +14,29 @@ use crate::{
 
 mod recognise;
 
-/// What can be said of a module from its bytes.
+pub(crate) use recognise::has;
+
+/// The description of a module from its bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inspection {
-    /// How it is called, if that could be told.
+    /// Its ABI, if it was recognised.
     #[serde(with = "abi_name")]
     pub abi: Option<Abi>,
-    /// What its author says about it.
+    /// Its metadata section.
     pub metadata: Option<Metadata>,
-    /// What it needs of its host.
+    /// Its imports.
     pub imports: Vec<Import>,
-    /// What it offers.
+    /// Its exports.
     pub exports: Vec<Export>,
     /// `sha256:<hex>` of the module.
     pub digest: String,
     /// Bytes of the module.
     pub size: u64,
-    /// Why it would not load; `None` for a module that looks sound.
+    /// Why it can't be run; `None` if no problem was found.
     pub problem: Option<String>,
 }
 
-/// Something that the module needs.
+/// An import.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Import {
     /// First part of the name.
@@ -43,7 +47,7 @@ pub struct Import {
     pub kind: String,
 }
 
-/// Something that the module offers.
+/// An export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Export {
     /// Its name.
@@ -52,10 +56,10 @@ pub struct Export {
     pub kind: String,
 }
 
-/// Why bytes are no module at all.
+/// Why bytes are not a module.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
-    /// Too large to be looked at.
+    /// Larger than the limit.
     #[error("the module has {size} bytes, more than the {MAX_MODULE_BYTES} allowed")]
     TooLarge {
         /// Bytes of the module.
@@ -69,17 +73,23 @@ pub enum InspectError {
     Malformed(#[from] wasmparser::BinaryReaderError),
 }
 
+/// Values of exported globals, by name; none if the value is not an `i32` constant.
+pub(crate) type Constants = BTreeMap<String, Option<i32>>;
+
 /// The raw findings of one pass over the sections.
 #[derive(Default)]
 struct Sections<'a> {
     imports: Vec<Import>,
     exports: Vec<Export>,
     metadata: Option<&'a [u8]>,
+    /// Of each global its value, if it is an `i32` constant; imported globals come first.
+    globals: Vec<Option<i32>>,
+    constants: Constants,
 }
 
-/// Looks at a module: its ABI, metadata, imports and exports.
+/// Describes a module: its ABI, metadata, imports and exports.
 ///
-/// Fails only for bytes that are no module; one that would not load is described with its `problem`.
+/// Fails only for bytes that are not a module; a module that can't be run is described with its `problem`.
 pub fn inspect(wasm: &[u8]) -> Result<Inspection, InspectError> {
     let sections = Sections::read(wasm)?;
     let (metadata, metadata_problem) = match sections.metadata.map(Metadata::parse) {
@@ -89,7 +99,7 @@ pub fn inspect(wasm: &[u8]) -> Result<Inspection, InspectError> {
     };
     let (abi, problem) = match metadata_problem {
         Some(problem) => (None, Some(problem)),
-        None => recognise::abi(metadata.as_ref(), &sections.imports, &sections.exports),
+        None => recognise::abi(metadata.as_ref(), &sections),
     };
     Ok(Inspection {
         abi,
@@ -135,6 +145,9 @@ impl<'a> Sections<'a> {
             Payload::ImportSection(reader) => {
                 for import in reader.into_imports() {
                     let import = import?;
+                    if let TypeRef::Global(_) = import.ty {
+                        self.globals.push(None);
+                    }
                     self.imports.push(Import {
                         module: import.module.to_owned(),
                         name: import.name.to_owned(),
@@ -142,9 +155,20 @@ impl<'a> Sections<'a> {
                     });
                 }
             }
+            Payload::GlobalSection(reader) => {
+                for global in reader {
+                    self.globals.push(constant(&global?)?);
+                }
+            }
             Payload::ExportSection(reader) => {
                 for export in reader {
                     let export = export?;
+                    let value = match export.kind {
+                        ExternalKind::Global => self.globals.get(export.index as usize),
+                        _ => None,
+                    };
+                    let name = export.name.to_owned();
+                    self.constants.insert(name, value.copied().flatten());
                     self.exports.push(Export {
                         name: export.name.to_owned(),
                         kind: export_kind(export.kind).to_owned(),
@@ -158,6 +182,18 @@ impl<'a> Sections<'a> {
         }
         Ok(())
     }
+}
+
+/// The value of an immutable global that is initialised with an `i32` constant.
+fn constant(global: &wasmparser::Global<'_>) -> Result<Option<i32>, InspectError> {
+    if global.ty.mutable {
+        return Ok(None);
+    }
+    let mut operators = global.init_expr.get_operators_reader();
+    Ok(match operators.read()? {
+        Operator::I32Const { value } => Some(value),
+        _ => None,
+    })
 }
 
 fn import_kind(ty: &TypeRef) -> &'static str {

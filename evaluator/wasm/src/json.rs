@@ -50,7 +50,7 @@ fn string_end(json: &[u8], mut at: usize) -> usize {
 }
 
 /// The request as guests get it: as sent, but without a null `options`, which guests written with the Rust
-/// SDK can't read. A raw document means what its author says it means, and stays as it is.
+/// SDK can't read. A raw document is never changed.
 pub(crate) fn for_guest<'a>(review: &Review<'a>) -> Cow<'a, [u8]> {
     if review.raw {
         Cow::Borrowed(review.request.as_bytes())

@@ -1,4 +1,4 @@
-//! The custom section `io.kubewarden.metadata`: what a policy's author says about the module.
+//! The custom section `io.kubewarden.metadata`, in which the author of a policy describes the module.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ pub(crate) const SECTION: &str = "io.kubewarden.metadata";
 /// Longest section that is read: real ones are a few KB of rules and a README.
 const MAX_BYTES: usize = 4 << 20;
 
-/// What the module says about itself.
+/// The description of a module by its author.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
-    /// Version of the guest protocol; only `v1` exists.
+    /// Version of the guest protocol: `v1`. Tools write `Unknown` for ABIs other than waPC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol_version: Option<String>,
     /// The admission rules the author suggests, as written.
@@ -42,7 +42,7 @@ pub struct Metadata {
     /// The ABI by Kubewarden's names; absent means waPC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_mode: Option<String>,
-    /// What the policy judges.
+    /// What the policy evaluates.
     #[serde(default, deserialize_with = "null_as_default")]
     pub policy_type: PolicyType,
     /// Kinds that the policy wants to read.
@@ -64,7 +64,7 @@ pub struct Metadata {
     pub minimum_kubewarden_version: Option<String>,
 }
 
-/// What a policy judges.
+/// What a policy evaluates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyType {
@@ -94,10 +94,10 @@ pub enum MetadataError {
     /// Not the JSON that is expected.
     #[error("failed to parse the metadata section {SECTION}: {0}")]
     Json(#[from] serde_json::Error),
-    /// A guest protocol from the future.
-    #[error("protocolVersion {0:?} is not supported: only \"v1\" is")]
+    /// An unsupported version of the guest protocol.
+    #[error("protocolVersion {0:?} is not supported: expected \"v1\"")]
     Protocol(String),
-    /// An ABI nobody knows.
+    /// An unknown ABI.
     #[error("executionMode {0:?} is not known: expected kubewarden-wapc, opa, gatekeeper or wasi")]
     ExecutionMode(String),
 }
@@ -111,9 +111,11 @@ impl Metadata {
             return Err(MetadataError::TooLarge(bytes.len()));
         }
         let metadata: Self = serde_json::from_slice(bytes)?;
-        metadata.abi()?;
+        let adapter = metadata.abi()?.adapter();
         match &metadata.protocol_version {
-            Some(version) if version != "v1" => Err(MetadataError::Protocol(version.clone())),
+            Some(version) if !adapter.accepts_protocol(version) => {
+                Err(MetadataError::Protocol(version.clone()))
+            }
             _ => Ok(metadata),
         }
     }

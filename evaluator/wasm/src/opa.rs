@@ -1,18 +1,23 @@
 //! Rego compiled to WebAssembly by OPA, plain and in Gatekeeper's form.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{borrow::Cow, sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
+use wasmtime::Linker;
 
 use crate::{
+    abi::{self, Adapter},
+    engine,
+    inspect::{self, Constants, Export, Import},
     json,
     policy::{EvalError, PolicySpec, PrepareError},
     review::Review,
-    sandbox::{OnLong, Template},
+    sandbox::{Guest, OnSlow, Template},
     verdict::Verdict,
 };
 
 mod builtins;
+mod deadline;
 mod exports;
 mod imports;
 mod instance;
@@ -20,11 +25,16 @@ mod memory;
 mod result;
 mod value;
 
-pub(crate) use imports::link;
+pub(crate) use deadline::Limit;
 pub(crate) use memory::own_memory;
 
 use exports::Exports;
 use instance::Instance;
+
+/// The ABI of modules that OPA compiles, in one of its two dialects.
+pub(crate) struct Rego {
+    dialect: Dialect,
+}
 
 /// What the host functions of one evaluation need.
 #[derive(Default)]
@@ -36,7 +46,7 @@ pub(crate) struct Session {
 }
 
 /// A linked Rego module.
-pub(crate) struct Program {
+struct Program {
     template: Template,
     exports: Exports,
     dialect: Dialect,
@@ -47,21 +57,85 @@ pub(crate) struct Program {
     settings: Bytes,
 }
 
-/// What the input looks like, and how the result is read.
+/// The form of the input and of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dialect {
+enum Dialect {
     Opa,
     Gatekeeper,
 }
 
+/// The global that holds the major version of the ABI; modules older than the version have none. Minor versions add
+/// functions, which are looked up by name.
+const VERSION: &str = "opa_wasm_abi_version";
+const SUPPORTED_VERSION: i32 = 1;
+
 /// Until objects are replicated there are none.
 const NO_INVENTORY: &[u8] = br#"{"inventory":{"cluster":{},"namespace":{}}}"#;
+
+// === impl Rego ===
+
+impl Rego {
+    pub(crate) const OPA: Self = Self {
+        dialect: Dialect::Opa,
+    };
+    pub(crate) const GATEKEEPER: Self = Self {
+        dialect: Dialect::Gatekeeper,
+    };
+}
+
+impl Adapter for Rego {
+    /// Gatekeeper's modules look like OPA's: they are known by their metadata only.
+    fn recognises(&self, imports: &[Import], exports: &[Export]) -> bool {
+        let entry = ["opa_eval", "opa_eval_ctx_new", "eval"];
+        self.dialect == Dialect::Opa
+            && entry.iter().any(|name| inspect::has(exports, name))
+            && imports.iter().any(imports::is_opa)
+    }
+
+    fn version_problem(&self, constants: &Constants) -> Option<String> {
+        match constants.get(VERSION)? {
+            Some(SUPPORTED_VERSION) => None,
+            Some(version) => Some(format!(
+                "the module has version {version} of OPA's ABI: only version {SUPPORTED_VERSION} is supported"
+            )),
+            None => Some(format!(
+                "the version of OPA's ABI can't be read: {VERSION} must be a constant"
+            )),
+        }
+    }
+
+    fn required_exports(&self) -> &'static [&'static str] {
+        &["opa_json_parse", "opa_malloc"]
+    }
+
+    fn provides(&self, import: &Import) -> bool {
+        imports::is_opa(import) || (import.module == imports::MODULE && import.kind == "memory")
+    }
+
+    fn rewrite<'a>(&self, wasm: &'a [u8]) -> Result<Cow<'a, [u8]>, engine::Error> {
+        own_memory(wasm).map_err(|error| engine::Error::Compile(error.to_string()))
+    }
+
+    fn link(&self, linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+        imports::link(linker)
+    }
+
+    fn prepare(
+        &self,
+        template: Template,
+        module: &wasmtime::Module,
+        spec: &PolicySpec,
+    ) -> Result<Box<dyn abi::Program>, PrepareError> {
+        let program = Program::new(template, module, spec, self.dialect)?;
+        Ok(Box::new(program))
+    }
+}
 
 // === impl Program ===
 
 impl Program {
     /// Besides linking, asks the module for its entrypoints and for the builtins it needs.
-    pub(crate) fn new(
+    fn new(
         template: Template,
         module: &wasmtime::Module,
         spec: &PolicySpec,
@@ -91,23 +165,6 @@ impl Program {
         })
     }
 
-    pub(crate) fn evaluate(
-        &self,
-        review: &Review<'_>,
-        mutating: bool,
-        long: Option<OnLong>,
-    ) -> Result<Verdict, EvalError> {
-        let input = self.input(review);
-        let builtins = self.builtins.clone();
-        let mut instance = Instance::start(&self.template, &self.exports, builtins, long)
-            .map_err(instance::Error::into_eval)?;
-        let answer = instance.evaluate(self.entrypoint, &self.data, &input)?;
-        match self.dialect {
-            Dialect::Opa => result::opa(&answer, review, mutating),
-            Dialect::Gatekeeper => result::gatekeeper(&answer),
-        }
-    }
-
     fn input(&self, review: &Review<'_>) -> Vec<u8> {
         let request = json::for_guest(review);
         let parts: [&[u8]; 5] = match self.dialect {
@@ -121,6 +178,30 @@ impl Program {
             ],
         };
         parts.concat()
+    }
+}
+
+impl abi::Program for Program {
+    /// Rego has no validation of settings. Any object is valid, which [`Program::new`] has checked.
+    fn validate_settings(&self) -> Result<(), PrepareError> {
+        Ok(())
+    }
+
+    fn evaluate(
+        &self,
+        review: &Review<'_>,
+        mutating: bool,
+        on_slow: Option<OnSlow>,
+    ) -> Result<Verdict, EvalError> {
+        let input = self.input(review);
+        let builtins = self.builtins.clone();
+        let mut instance = Instance::start(&self.template, &self.exports, builtins, on_slow)
+            .map_err(instance::Error::into_eval)?;
+        let answer = instance.evaluate(self.entrypoint, &self.data, &input)?;
+        match self.dialect {
+            Dialect::Opa => result::opa(&answer, review, mutating),
+            Dialect::Gatekeeper => result::gatekeeper(&answer),
+        }
     }
 }
 

@@ -1,40 +1,38 @@
-//! A policy that is ready to judge: a module, its settings, its limits.
+//! A policy that is ready to evaluate requests: a module, its settings, its limits.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::{
-    abi::Abi,
+    abi::{Abi, Program},
     engine::Engine,
     host::{self, HostServices},
     inspect::Inspection,
     json,
     limits::Limits,
-    opa,
     review::Review,
-    sandbox::{OnLong, Template},
+    sandbox::{OnSlow, Template},
     verdict::Verdict,
-    wapc, wasi,
 };
 
 mod error;
 
 pub use error::{EvalError, PrepareError, Stage};
 
-/// A compiled module and what is known of it.
+/// A compiled module and its description.
 #[derive(Clone)]
 pub struct Module {
     code: wasmtime::Module,
     inspection: Arc<Inspection>,
 }
 
-/// Everything about a policy that changes its verdicts, besides the module.
+/// Everything but the module that changes the verdicts of a policy.
 #[derive(Clone, Debug)]
 pub struct PolicySpec {
     /// How the module is called.
     pub abi: Abi,
-    /// The settings as JSON; `{}` where there are none.
+    /// The settings as JSON; `{}` if there are none.
     pub settings_json: Bytes,
     /// Whether the policy may change objects.
     pub mutating: bool,
@@ -46,7 +44,7 @@ pub struct PolicySpec {
     pub host_capabilities: Vec<String>,
     /// Replaces the message of a denial; empty keeps the policy's own.
     pub message: String,
-    /// Whether the policy judges documents that are no admission requests.
+    /// Whether the policy evaluates documents that are not admission requests.
     pub raw: bool,
     /// Names the policy in log lines.
     pub name: String,
@@ -54,18 +52,12 @@ pub struct PolicySpec {
 
 /// Linked, pre-instantiated and ready; may be used from many threads at once.
 pub struct Policy {
-    program: Program,
+    program: Box<dyn Program>,
     spec: PolicySpec,
     host: Arc<host::Access>,
 }
 
-enum Program {
-    Wapc(wapc::Program),
-    Wasi(wasi::Program),
-    Rego(Box<opa::Program>),
-}
-
-/// A pod that offends nobody: policies that only judge other kinds let it pass.
+/// A pod that most policies allow.
 const SELF_TEST: &str = r#"{"uid":"assent-self-test","kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},"requestKind":{"group":"","version":"v1","kind":"Pod"},"requestResource":{"group":"","version":"v1","resource":"pods"},"name":"assent-self-test","namespace":"default","operation":"CREATE","userInfo":{"username":"assent","groups":[]},"object":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"assent-self-test","namespace":"default"},"spec":{"containers":[]}},"oldObject":null,"dryRun":true}"#;
 
 // === impl Module ===
@@ -78,7 +70,7 @@ impl Module {
         }
     }
 
-    /// What the module is.
+    /// The description of the module.
     pub fn inspection(&self) -> &Inspection {
         &self.inspection
     }
@@ -120,43 +112,11 @@ impl Policy {
         check_limits(engine, &spec)?;
         check_settings(&spec)?;
         let host = Arc::new(host::Access::new(&spec));
-        let template = |linker: &wasmtime::Linker<_>| {
-            let pre = linker.instantiate_pre(module.code());
-            pre.map(|pre| Template::new(engine, pre, spec.limits, host.clone()))
-                .map_err(|error| PrepareError::link(format!("{error:#}")))
-        };
-        let program = match spec.abi {
-            Abi::Wapc => {
-                let template = template(&engine.linkers().wapc)?;
-                Program::Wapc(wapc::Program::new(
-                    template,
-                    module.code(),
-                    &spec.settings_json,
-                )?)
-            }
-            Abi::Wasi => {
-                let template = template(&engine.linkers().wasi)?;
-                Program::Wasi(wasi::Program::new(
-                    template,
-                    module.code(),
-                    &spec.settings_json,
-                )?)
-            }
-            Abi::Opa | Abi::Gatekeeper => {
-                let template = template(&engine.linkers().opa)?;
-                let dialect = if spec.abi == Abi::Opa {
-                    opa::Dialect::Opa
-                } else {
-                    opa::Dialect::Gatekeeper
-                };
-                Program::Rego(Box::new(opa::Program::new(
-                    template,
-                    module.code(),
-                    &spec,
-                    dialect,
-                )?))
-            }
-        };
+        let pre = engine.linker(spec.abi).instantiate_pre(module.code());
+        let pre = pre.map_err(|error| PrepareError::link(format!("{error:#}")))?;
+        let template = Template::new(engine, pre, spec.limits, host.clone());
+        let adapter = spec.abi.adapter();
+        let program = adapter.prepare(template, module.code(), &spec)?;
         Ok(Self {
             program,
             spec,
@@ -169,23 +129,24 @@ impl Policy {
         &self.spec
     }
 
-    /// Lets the policy reach what its capabilities allow. Before that its host calls to
-    /// the outside get an error: whether a policy can be used must not hang on a network.
-    pub fn connect(&self, services: Arc<dyn HostServices>) {
+    /// Connects the policy to the services that its capabilities allow. Before that, host calls to the outside get
+    /// an error: whether a policy is valid must not depend on a network.
+    pub fn connect(&self, services: Arc<HostServices>) {
         self.host.connect(services);
     }
 
-    /// Asks the module whether its settings are right.
-    pub fn validate_settings(&self) -> Result<(), PrepareError> {
-        match &self.program {
-            Program::Wapc(program) => program.validate_settings(),
-            Program::Wasi(program) => program.validate_settings(),
-            // Rego has no settings validation: any object will do, and that was checked before.
-            Program::Rego(_) => Ok(()),
-        }
+    /// Whether an evaluation may wait for something outside of this process. Such a policy must not be evaluated with
+    /// [`Policy::evaluate_in_place`].
+    pub fn may_wait(&self) -> bool {
+        self.host.may_wait()
     }
 
-    /// Judges one harmless request. A policy that denies it or says that it can't read it is sound; one that
+    /// Asks the module whether its settings are valid.
+    pub fn validate_settings(&self) -> Result<(), PrepareError> {
+        self.program.validate_settings()
+    }
+
+    /// Evaluates one harmless request. A policy that denies it or reports that it can't read it is sound; one that
     /// traps or does not end is not.
     pub fn self_test(&self) -> Result<(), PrepareError> {
         let request = serde_json::from_str(SELF_TEST).expect("the self-test request must be JSON");
@@ -200,29 +161,24 @@ impl Policy {
         }
     }
 
-    /// Judges a request in a sandbox of its own.
+    /// Evaluates a request in a sandbox of its own.
     pub fn evaluate(&self, review: &Review<'_>) -> Result<Verdict, EvalError> {
-        self.judge(review, None)
+        self.run(review, None)
     }
 
     /// As [`Policy::evaluate`], on a thread that has other work to do. If the policy takes longer than some
-    /// milliseconds or is about to sleep, `long` is called, up to three times, on the same thread: to have
-    /// somebody else do that work. Host calls to the outside do not call it: policies that make them need threads of their own.
-    pub fn evaluate_among_others(
+    /// milliseconds or is about to sleep, `on_slow` is called, up to three times, on the same thread: to have another
+    /// thread do that work. Host calls that wait do not call it, see [`Policy::may_wait`].
+    pub fn evaluate_in_place(
         &self,
         review: &Review<'_>,
-        long: fn(),
+        on_slow: fn(),
     ) -> Result<Verdict, EvalError> {
-        self.judge(review, Some(long))
+        self.run(review, Some(on_slow))
     }
 
-    fn judge(&self, review: &Review<'_>, long: Option<OnLong>) -> Result<Verdict, EvalError> {
-        let mutating = self.spec.mutating;
-        let verdict = match &self.program {
-            Program::Wapc(program) => program.evaluate(review, mutating, long)?,
-            Program::Wasi(program) => program.evaluate(review, mutating, long)?,
-            Program::Rego(program) => program.evaluate(review, mutating, long)?,
-        };
+    fn run(&self, review: &Review<'_>, on_slow: Option<OnSlow>) -> Result<Verdict, EvalError> {
+        let verdict = self.program.evaluate(review, self.spec.mutating, on_slow)?;
         Ok(verdict.with_message(&self.spec.message))
     }
 }

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_left_out() {
+    fn absent_fields_are_omitted() {
         let verdict = Verdict {
             allowed: true,
             patch: Some(b"[]".to_vec()),

@@ -1,11 +1,11 @@
-//! What a policy is asked to judge.
+//! Requests that policies evaluate.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// One request for a verdict. The request's bytes go to the guest as they are.
+/// One request for a verdict. The guest gets the bytes of the request unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Review<'a> {
     /// `AdmissionReview.request` as the API server sent it, or any document for raw policies: JSON.
@@ -14,11 +14,11 @@ pub struct Review<'a> {
     pub object: Option<&'a RawValue>,
     /// `request.operation`; empty for raw policies.
     pub operation: &'a str,
-    /// Whether `request` is no admission request: a mutation then is one of the whole request.
+    /// Whether `request` is not an admission request: a mutation then replaces the whole request.
     pub raw: bool,
 }
 
-/// Why a request can't be judged.
+/// Why a request can't be evaluated.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to read the admission request: {0}")]
 pub struct ReviewError(#[from] serde_json::Error);
@@ -34,12 +34,12 @@ struct Head<'a> {
 // === impl Review ===
 
 impl<'a> Review<'a> {
-    /// Looks up what the host needs of an admission request.
+    /// Parses the fields of an admission request that the host needs.
     ///
     /// Callers that have parsed the request themselves fill in the fields instead.
     pub fn admission(request: &'a RawValue) -> Result<Self, ReviewError> {
         let head: Head<'a> = serde_json::from_str(request.get())?;
-        // The API server's operations need no escapes; anything else is no operation that matters here.
+        // The API server's operations need no escapes; a text with escapes is no operation that matters here.
         let operation = if let Cow::Borrowed(operation) = head.operation {
             operation
         } else {
@@ -53,7 +53,7 @@ impl<'a> Review<'a> {
         })
     }
 
-    /// A document that is no admission request.
+    /// A document that is not an admission request.
     pub fn raw(request: &'a RawValue) -> Self {
         Self {
             request: request.get(),

@@ -19,10 +19,10 @@ use crate::{
 
 mod meter;
 
-pub(crate) use meter::{Meter, OnLong};
+pub(crate) use meter::{Meter, OnSlow};
 
-/// Ticks after which an evaluation takes long. The first one may come at once.
-const LONG: u64 = 2;
+/// Ticks after which an evaluation counts as slow. The first one may come at once.
+const SLOW: u64 = 2;
 
 /// What a store holds for the one guest in it.
 pub(crate) struct Guest {
@@ -34,7 +34,7 @@ pub(crate) struct Guest {
     memory: Option<Memory>,
 }
 
-/// Why a host function ended the evaluation.
+/// Why a host function ends the evaluation.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Stop {
     #[error("deadline exceeded")]
@@ -51,7 +51,7 @@ pub(crate) enum Stop {
     Abort(String),
 }
 
-/// A linked module that sandboxes are made of.
+/// A linked module from which sandboxes are instantiated.
 pub(crate) struct Template {
     engine: Engine,
     pre: InstancePre<Guest>,
@@ -89,19 +89,19 @@ impl Template {
     /// the guest runs.
     pub(crate) fn start(
         &self,
-        long: Option<OnLong>,
+        on_slow: Option<OnSlow>,
         prepare: impl FnOnce(&mut Guest),
     ) -> Result<Sandbox<'_>, EvalError> {
         let clock = self.engine.keep_time();
         let mut guest = Guest::new(&self.limits, self.host.clone());
         guest.meter.unseen_bytes = self.headroom.bytes();
-        guest.meter.watch(long);
+        guest.meter.watch(on_slow);
         prepare(&mut guest);
         let mut store = Store::new(self.engine.wasmtime(), guest);
         store.limiter(|guest| &mut guest.meter);
         let ticks = Engine::ticks(self.limits.timeout).max(1);
-        store.set_epoch_deadline(if long.is_some() {
-            ticks.min(LONG)
+        store.set_epoch_deadline(if on_slow.is_some() {
+            ticks.min(SLOW)
         } else {
             ticks
         });
@@ -125,7 +125,7 @@ impl Template {
 // === impl Sandbox ===
 
 impl Sandbox<'_> {
-    /// Says in the caller's words why a call into the guest failed.
+    /// Classifies the error of a call into the guest.
     pub(crate) fn explain(&self, error: &wasmtime::Error) -> EvalError {
         EvalError::from_wasmtime(error, self.store.data())
     }
@@ -181,9 +181,9 @@ impl Guest {
 }
 
 impl Meter {
-    /// Called at every tick past the first estimate of the deadline, or past what is long.
+    /// Called at every tick past the first estimate of the deadline, or once the evaluation is slow.
     fn on_tick(&mut self) -> wasmtime::Result<UpdateDeadline> {
-        self.takes_long();
+        self.mark_slow();
         if self.remaining() == Duration::ZERO {
             return Err(Stop::Timeout.into());
         }

@@ -13,7 +13,7 @@ pub struct Verdict {
     pub allowed: bool,
     /// HTTP status for a denial, if the policy gave one.
     pub code: Option<u16>,
-    /// What the user is told.
+    /// For the user.
     pub message: Option<String>,
     /// An RFC 6902 patch, as JSON, not encoded further.
     pub patch: Option<Vec<u8>>,
@@ -21,7 +21,7 @@ pub struct Verdict {
     pub warnings: Vec<String>,
     /// Entries for the API server's audit log.
     pub audit_annotations: BTreeMap<String, String>,
-    /// The policy's own words where [`crate::PolicySpec::message`] replaced them.
+    /// The policy's own message if [`crate::PolicySpec::message`] replaced it.
     pub causes: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Mutation<'a> {
     Patch(Vec<u8>),
 }
 
-/// A rejected mutation says what to do about it.
+/// Messages for rejected mutations.
 const NOT_MUTATING: &str = "the policy tried to change the object, but it is not allowed to: set `mutating: true` to allow it";
 const ON_DELETE: &str =
     "the policy tried to change the object of a DELETE request, which can't be changed";
@@ -59,8 +59,8 @@ impl Verdict {
         }
     }
 
-    /// Adds the mutation, or turns it into a denial where it is not allowed. A denied request is not mutated,
-    /// and an object that comes back unchanged is no mutation.
+    /// Adds the mutation, or denies the request if the mutation is not allowed. A denied request is not mutated, and an
+    /// object that is returned unchanged is not a mutation.
     pub(crate) fn with_mutation(
         mut self,
         mutation: Mutation<'_>,
@@ -98,7 +98,7 @@ impl Verdict {
         self
     }
 
-    /// Keeps what is not about the decision: annotations and warnings stay true.
+    /// Keeps annotations and warnings, which do not depend on the decision.
     fn denied(self, message: &str) -> Self {
         Self {
             allowed: false,

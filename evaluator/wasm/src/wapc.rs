@@ -1,18 +1,24 @@
 //! waPC: named operations with JSON payloads.
 
 use bytes::Bytes;
+use wasmtime::Linker;
 
 use crate::{
-    answer, json,
-    policy::{EvalError, PrepareError},
+    abi::{self, Adapter},
+    answer,
+    inspect::{self, Export, Import},
+    json,
+    policy::{EvalError, PolicySpec, PrepareError},
     review::Review,
-    sandbox::{Guest, OnLong, Sandbox, Stop, Template},
+    sandbox::{Guest, OnSlow, Sandbox, Stop, Template},
     verdict::Verdict,
+    wasi,
 };
 
 mod imports;
 
-pub(crate) use imports::link;
+/// The waPC ABI.
+pub(crate) struct Wapc;
 
 /// What the host functions of one call pass to and fro.
 #[derive(Default)]
@@ -26,7 +32,7 @@ pub(crate) struct Exchange {
 }
 
 /// A linked waPC module.
-pub(crate) struct Program {
+struct Program {
     template: Template,
     guest_call: wasmtime::ModuleExport,
     inits: Vec<wasmtime::ModuleExport>,
@@ -39,10 +45,48 @@ const INITS: [&str; 3] = ["_start", "_initialize", "wapc_init"];
 /// The operation that every guest knows first.
 const VALIDATE_SETTINGS: &str = "validate_settings";
 
+// === impl Wapc ===
+
+impl Adapter for Wapc {
+    fn recognises(&self, imports: &[Import], exports: &[Export]) -> bool {
+        let imports_wapc = imports
+            .iter()
+            .any(|import| import.module == imports::MODULE);
+        imports_wapc && inspect::has(exports, "__guest_call")
+    }
+
+    fn accepts_protocol(&self, version: &str) -> bool {
+        version == "v1"
+    }
+
+    fn required_exports(&self) -> &'static [&'static str] {
+        &["memory", "__guest_call"]
+    }
+
+    fn provides(&self, import: &Import) -> bool {
+        import.kind == "func" && (import.module == imports::MODULE || import.module == wasi::MODULE)
+    }
+
+    fn link(&self, linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+        imports::link(linker)?;
+        wasi::link(linker)
+    }
+
+    fn prepare(
+        &self,
+        template: Template,
+        module: &wasmtime::Module,
+        spec: &PolicySpec,
+    ) -> Result<Box<dyn abi::Program>, PrepareError> {
+        let program = Program::new(template, module, &spec.settings_json)?;
+        Ok(Box::new(program))
+    }
+}
+
 // === impl Program ===
 
 impl Program {
-    pub(crate) fn new(
+    fn new(
         template: Template,
         module: &wasmtime::Module,
         settings: &Bytes,
@@ -63,31 +107,15 @@ impl Program {
         Ok(program)
     }
 
-    pub(crate) fn validate_settings(&self) -> Result<(), PrepareError> {
-        let answer = self.call(VALIDATE_SETTINGS, self.settings.to_vec(), None);
-        let answer = answer.map_err(|error| PrepareError::unsettled(&error))?;
-        answer::settings(&answer).map_err(PrepareError::settings)
-    }
-
-    pub(crate) fn evaluate(
-        &self,
-        review: &Review<'_>,
-        mutating: bool,
-        long: Option<OnLong>,
-    ) -> Result<Verdict, EvalError> {
-        let answer = self.call("validate", json::payload(review, &self.settings), long)?;
-        answer::validation(&answer, review, mutating)
-    }
-
     fn call(
         &self,
         operation: &'static str,
         payload: Vec<u8>,
-        long: Option<OnLong>,
+        on_slow: Option<OnSlow>,
     ) -> Result<Vec<u8>, EvalError> {
         let length = i32::try_from(payload.len())
             .map_err(|_| EvalError::Internal("payload too large".to_owned()))?;
-        let mut sandbox = self.start(operation, payload, long)?;
+        let mut sandbox = self.start(operation, payload, on_slow)?;
         let operation_length =
             i32::try_from(operation.len()).expect("an operation's name must be short");
         let answered: i32 = sandbox.call(&self.guest_call, (operation_length, length))?;
@@ -99,9 +127,9 @@ impl Program {
         &self,
         operation: &'static str,
         payload: Vec<u8>,
-        long: Option<OnLong>,
+        on_slow: Option<OnSlow>,
     ) -> Result<Sandbox<'_>, EvalError> {
-        let mut sandbox = self.template.start(long, |guest| {
+        let mut sandbox = self.template.start(on_slow, |guest| {
             guest.wapc = Exchange {
                 operation,
                 payload,
@@ -112,6 +140,24 @@ impl Program {
             initialise(&mut sandbox, init)?;
         }
         Ok(sandbox)
+    }
+}
+
+impl abi::Program for Program {
+    fn validate_settings(&self) -> Result<(), PrepareError> {
+        let answer = self.call(VALIDATE_SETTINGS, self.settings.to_vec(), None);
+        let answer = answer.map_err(|error| PrepareError::settings_failed(&error))?;
+        answer::settings(&answer).map_err(PrepareError::settings)
+    }
+
+    fn evaluate(
+        &self,
+        review: &Review<'_>,
+        mutating: bool,
+        on_slow: Option<OnSlow>,
+    ) -> Result<Verdict, EvalError> {
+        let answer = self.call("validate", json::payload(review, &self.settings), on_slow)?;
+        answer::validation(&answer, review, mutating)
     }
 }
 

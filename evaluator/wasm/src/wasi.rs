@@ -5,12 +5,16 @@
 //! deadline, and leaves nothing behind it that could be opened by mistake.
 
 use bytes::Bytes;
+use wasmtime::Linker;
 
 use crate::{
-    answer, json,
-    policy::{EvalError, PrepareError},
+    abi::{self, Adapter},
+    answer,
+    inspect::{self, Export, Import},
+    json,
+    policy::{EvalError, PolicySpec, PrepareError},
     review::Review,
-    sandbox::{Guest, OnLong, Sandbox, Stop, Template},
+    sandbox::{Guest, OnSlow, Sandbox, Stop, Template},
     verdict::Verdict,
 };
 
@@ -19,7 +23,10 @@ mod poll;
 mod refused;
 mod stdio;
 
-pub(crate) use imports::{link, link_host_call};
+pub(crate) use imports::{MODULE, link};
+
+/// The ABI of WASI commands.
+pub(crate) struct Wasi;
 
 /// Streams and arguments of one guest.
 #[derive(Default)]
@@ -34,7 +41,7 @@ pub(crate) struct Io {
 }
 
 /// A linked command module.
-pub(crate) struct Program {
+struct Program {
     template: Template,
     start: wasmtime::ModuleExport,
     settings: Bytes,
@@ -42,10 +49,44 @@ pub(crate) struct Program {
 
 const VALIDATE_SETTINGS: &[&str] = &["policy.wasm", "validate-settings"];
 
+// === impl Wasi ===
+
+impl Adapter for Wasi {
+    fn recognises(&self, imports: &[Import], exports: &[Export]) -> bool {
+        let only_wasi = imports
+            .iter()
+            .all(|import| import.module == MODULE || imports::is_host_call(import));
+        only_wasi && inspect::has(exports, "_start")
+    }
+
+    fn required_exports(&self) -> &'static [&'static str] {
+        &["memory", "_start"]
+    }
+
+    fn provides(&self, import: &Import) -> bool {
+        import.kind == "func" && (import.module == MODULE || imports::is_host_call(import))
+    }
+
+    fn link(&self, linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+        imports::link(linker)?;
+        imports::link_host_call(linker)
+    }
+
+    fn prepare(
+        &self,
+        template: Template,
+        module: &wasmtime::Module,
+        spec: &PolicySpec,
+    ) -> Result<Box<dyn abi::Program>, PrepareError> {
+        let program = Program::new(template, module, &spec.settings_json)?;
+        Ok(Box::new(program))
+    }
+}
+
 // === impl Program ===
 
 impl Program {
-    pub(crate) fn new(
+    fn new(
         template: Template,
         module: &wasmtime::Module,
         settings: &Bytes,
@@ -61,30 +102,13 @@ impl Program {
         Ok(program)
     }
 
-    pub(crate) fn validate_settings(&self) -> Result<(), PrepareError> {
-        let answer = self.run(VALIDATE_SETTINGS, self.settings.to_vec(), None);
-        let answer = answer.map_err(|error| PrepareError::unsettled(&error))?;
-        answer::settings(&answer).map_err(PrepareError::settings)
-    }
-
-    pub(crate) fn evaluate(
-        &self,
-        review: &Review<'_>,
-        mutating: bool,
-        long: Option<OnLong>,
-    ) -> Result<Verdict, EvalError> {
-        let stdin = json::payload(review, &self.settings);
-        let answer = self.run(&["policy.wasm", "validate"], stdin, long)?;
-        answer::validation(&answer, review, mutating)
-    }
-
     fn run(
         &self,
         args: &'static [&'static str],
         stdin: Vec<u8>,
-        long: Option<OnLong>,
+        on_slow: Option<OnSlow>,
     ) -> Result<Vec<u8>, EvalError> {
-        let mut sandbox = self.start(args, stdin, long)?;
+        let mut sandbox = self.start(args, stdin, on_slow)?;
         let start = sandbox.func::<(), ()>(&self.start)?;
         let ended = start.call(&mut sandbox.store, ());
         sandbox.store.data_mut().flush();
@@ -107,9 +131,9 @@ impl Program {
         &self,
         args: &'static [&'static str],
         stdin: Vec<u8>,
-        long: Option<OnLong>,
+        on_slow: Option<OnSlow>,
     ) -> Result<Sandbox<'_>, EvalError> {
-        self.template.start(long, |guest| {
+        self.template.start(on_slow, |guest| {
             guest.wasi = Io {
                 args,
                 stdin,
@@ -117,6 +141,25 @@ impl Program {
                 ..Io::default()
             };
         })
+    }
+}
+
+impl abi::Program for Program {
+    fn validate_settings(&self) -> Result<(), PrepareError> {
+        let answer = self.run(VALIDATE_SETTINGS, self.settings.to_vec(), None);
+        let answer = answer.map_err(|error| PrepareError::settings_failed(&error))?;
+        answer::settings(&answer).map_err(PrepareError::settings)
+    }
+
+    fn evaluate(
+        &self,
+        review: &Review<'_>,
+        mutating: bool,
+        on_slow: Option<OnSlow>,
+    ) -> Result<Verdict, EvalError> {
+        let stdin = json::payload(review, &self.settings);
+        let answer = self.run(&["policy.wasm", "validate"], stdin, on_slow)?;
+        answer::validation(&answer, review, mutating)
     }
 }
 

@@ -15,14 +15,14 @@ fn check(text: &str, expect: &str) {
 }
 
 #[test]
-fn the_published_vector() {
+fn published_vector_is_reproduced() {
     let expect = r#"{"a":[1,2.5,1e+21,-0.000001],"n":9223372036854775807,"ü":"é\n"}"#;
     check(
         "{ \"ü\": \"\\u00e9\\n\", \"n\": 9223372036854775807, \"a\": [1, 2.50, 1e21, -1E-6] }",
         expect,
     );
     let documents =
-        yaml::load("n: 9223372036854775807\nü: \"é\\n\"\na: [1, 2.5, 1e21, -0.000001]\n");
+        yaml::load("\"n\": 9223372036854775807\nü: \"é\\n\"\na: [1, 2.5, 1e21, -0.000001]\n");
     assert_eq!(to_string(documents[0].value.as_ref().unwrap()), expect);
 }
 

@@ -21,7 +21,7 @@ fn committed() -> BTreeMap<String, String> {
 }
 
 #[test]
-fn the_chart_carries_these_definitions() {
+fn chart_contains_the_current_definitions() {
     let fresh: BTreeMap<_, _> = files().into_iter().map(|f| (f.name, f.text)).collect();
     let committed = committed();
     let names = |map: &BTreeMap<String, String>| map.keys().cloned().collect::<Vec<_>>();
@@ -82,7 +82,7 @@ fn every_schema(mut visit: impl FnMut(&str, &Map<String, Value>)) {
 
 /// What an API server refuses in a schema, or takes and ignores.
 #[test]
-fn api_servers_take_the_schemas() {
+fn schemas_use_only_supported_keywords() {
     const FORMATS: &[&str] = &["int32", "int64", "date-time", "byte", "double"];
     const REFUSED: &[&str] = &[
         "$ref",

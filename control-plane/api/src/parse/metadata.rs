@@ -67,7 +67,7 @@ pub fn identify(value: &Value, options: &Options) -> Option<Object> {
     }
 }
 
-/// The kind that `value` says it is.
+/// The kind that `value` declares.
 pub(super) fn kind(value: &Value) -> Result<Kind, Errors> {
     let Some(object) = value.as_object() else {
         return Err(Errors::one(
@@ -93,7 +93,7 @@ pub(super) fn kind(value: &Value) -> Result<Kind, Errors> {
     }
 }
 
-/// What `metadata` says.
+/// The content of `metadata`.
 pub(super) struct Metadata {
     pub(super) name: Option<String>,
     pub(super) namespace: Option<String>,

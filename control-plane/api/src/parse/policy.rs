@@ -77,7 +77,7 @@ fn read_object(sink: &Sink, kind: Kind, value: &Value, options: &Options) -> Opt
     let namespaced = kind == Kind::AdmissionPolicy;
     let namespace = check_namespace(sink, namespaced, metadata.namespace, options);
     let spec = fields
-        .require("spec", "it says what the policy does")
+        .require("spec", "it describes the policy")
         .and_then(|node| read_fields(&node, namespaced, options));
     fields.close();
     let name = metadata.name?;

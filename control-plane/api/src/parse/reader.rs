@@ -11,7 +11,7 @@ use super::{Errors, FieldError};
 #[derive(Default)]
 pub(super) struct Sink(RefCell<Vec<FieldError>>);
 
-/// One value and where it is.
+/// A value and its path.
 #[derive(Clone)]
 pub(super) struct Node<'a> {
     pub(super) sink: &'a Sink,
@@ -19,7 +19,7 @@ pub(super) struct Node<'a> {
     pub(super) value: &'a Value,
 }
 
-/// An object whose fields are being read. Fields that nobody read are errors when it is closed.
+/// An object whose fields are being read. Fields that were not read are errors when it is closed.
 pub(super) struct Fields<'a> {
     sink: &'a Sink,
     path: String,

@@ -1,4 +1,4 @@
-//! Reads what says which requests a policy sees, by the rules that an API server has for
+//! Reads the parts of a policy that select requests, by the rules that an API server has for
 //! webhook configurations.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,13 +17,13 @@ const MAX_CONDITIONS: usize = 64;
 pub(super) fn read(f: &mut Fields<'_>, namespaced: bool) -> Vec<Rule> {
     let Some(node) = f.require(
         "rules",
-        "at least one rule says which requests the policy sees",
+        "at least one rule must select the requests that the policy evaluates",
     ) else {
         return Vec::new();
     };
     let items = node.items();
     if items.is_empty() && node.value.is_array() {
-        node.error("must not be empty; at least one rule says which requests the policy sees");
+        node.error("must not be empty; at least one rule must select the requests that the policy evaluates");
     }
     bounded(&node, items.len());
     items.iter().map(|item| rule(item, namespaced)).collect()

@@ -25,7 +25,7 @@ const MAX_NAME: usize = 63;
 pub struct ParsedServer {
     /// Its name.
     pub name: String,
-    /// What it says.
+    /// Its spec.
     pub spec: PolicyServerSpec,
     /// Limits of one evaluation, defaults filled in.
     pub limits: Limits,

@@ -57,7 +57,7 @@ fn refuse_spec(kind: &str, spec: Value, expect: &[&str]) {
 }
 
 #[test]
-fn all_errors_are_told_at_once() {
+fn all_errors_are_reported_at_once() {
     refuse_spec(
         "ClusterAdmissionPolicy",
         json!({
@@ -116,7 +116,7 @@ fn unknown_fields_are_named_wherever_they_are() {
 }
 
 #[test]
-fn names_and_namespaces() {
+fn metadata_names_are_validated() {
     let with = |kind: &str, metadata: Value| {
         let mut value = mk_policy(kind, json!({}));
         value["metadata"] = metadata;
@@ -173,7 +173,7 @@ fn names_and_namespaces() {
 }
 
 #[test]
-fn kinds_and_versions() {
+fn kinds_and_versions_are_checked() {
     let mut value = mk_policy("Policy", json!({}));
     refuse(
         &value,
@@ -195,7 +195,7 @@ fn kinds_and_versions() {
 }
 
 #[test]
-fn single_rules() {
+fn invalid_rules_are_refused() {
     for (spec, expect) in [
         (
             json!({"module": null}),
@@ -211,11 +211,11 @@ fn single_rules() {
         ),
         (
             json!({"rules": null}),
-            "spec.rules: must be given; at least one rule says which requests the policy sees",
+            "spec.rules: must be given; at least one rule must select the requests that the policy evaluates",
         ),
         (
             json!({"rules": []}),
-            "spec.rules: must not be empty; at least one rule says which requests the policy sees",
+            "spec.rules: must not be empty; at least one rule must select the requests that the policy evaluates",
         ),
         (
             json!({"settings": [1]}),
@@ -291,7 +291,7 @@ fn single_rules() {
 }
 
 #[test]
-fn resources_of_a_rule() {
+fn resources_of_a_rule_are_validated() {
     let check = |resources: &[&str], expect: &[&str]| {
         let mut rule = rule();
         rule["resources"] = json!(resources);
@@ -321,7 +321,7 @@ fn resources_of_a_rule() {
 }
 
 #[test]
-fn objects_are_known_even_when_they_are_wrong() {
+fn invalid_objects_keep_their_identity() {
     let options = standalone();
     let broken = mk_policy("AdmissionPolicy", json!({"rules": "x", "nonsense": 1}));
     assert_eq!(

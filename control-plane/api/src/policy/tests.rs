@@ -15,7 +15,7 @@ fn names<T: CustomResourceExt>() -> Value {
 }
 
 #[test]
-fn names_and_categories() {
+fn definitions_have_names_and_categories() {
     for (names, short) in [
         (names::<ClusterAdmissionPolicy>(), "cap"),
         (names::<AdmissionPolicy>(), "ap"),
@@ -32,7 +32,7 @@ fn names_and_categories() {
 }
 
 #[test]
-fn defaults_stand_in_the_schema() {
+fn schema_declares_defaults() {
     let spec = &schema::<ClusterAdmissionPolicy>()["spec"];
     for (field, expect) in [
         ("policyServer", json!("default")),
@@ -58,7 +58,7 @@ fn defaults_stand_in_the_schema() {
 }
 
 #[test]
-fn the_api_server_checks_what_it_can() {
+fn schema_validates_what_it_can() {
     let rules = |value: &Value| {
         let rules = value["x-kubernetes-validations"]
             .as_array()

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::fixtures::{mk_node, mk_refused, mk_rejection, mk_revision, mk_snapshot, mk_taken};
+use crate::fixtures::{mk_applied, mk_node, mk_refused, mk_rejection, mk_revision, mk_snapshot};
 
 mod props;
 
@@ -14,19 +14,19 @@ struct Script {
 }
 
 impl Script {
-    fn new(counting: Counting) -> Self {
+    fn new(counted: CountedReplicas) -> Self {
         Self {
-            fleet: Fleet::new(counting, GRACE),
+            fleet: Fleet::new(counted, GRACE),
             now: Millis(1_000),
         }
     }
 
     fn everyone() -> Self {
-        Self::new(Counting::Everyone)
+        Self::new(CountedReplicas::All)
     }
 
     fn expecting(names: &[&str]) -> Self {
-        let mut script = Self::new(Counting::Expected);
+        let mut script = Self::new(CountedReplicas::Expected);
         script.expect(names);
         script
     }
@@ -50,7 +50,7 @@ impl Script {
     }
 
     fn takes(&mut self, name: &str, stream: u64, set: &[(&str, i64)]) -> &mut Self {
-        self.report(name, stream, mk_taken(&mk_snapshot(set), &[]))
+        self.report(name, stream, mk_applied(&mk_snapshot(set), &[]))
     }
 
     fn close(&mut self, name: &str, stream: u64) -> &mut Self {
@@ -77,7 +77,9 @@ impl Script {
     /// Expects these rows, at most `limit`.
     #[track_caller]
     fn rows(&mut self, (name, generation): (&str, i64), limit: usize, expect: &[&str]) {
-        let rows = self.fleet.standings(&mk_revision(name, generation), limit);
+        let rows = self
+            .fleet
+            .load_states(&mk_revision(name, generation), limit);
         let rows: Vec<String> = rows
             .iter()
             .map(|(n, s)| format!("{n} {}", word(s)))
@@ -86,9 +88,9 @@ impl Script {
     }
 
     #[track_caller]
-    fn states(&mut self, set: &[(&str, i64)], expect: &[(&str, State)]) {
+    fn states(&mut self, set: &[(&str, i64)], expect: &[(&str, ReplicaState)]) {
         let current = mk_snapshot(set).version();
-        let states: Vec<(&str, State)> = self
+        let states: Vec<(&str, ReplicaState)> = self
             .fleet
             .replicas()
             .map(|(name, replica)| (&**name, replica.state(current)))
@@ -107,27 +109,27 @@ pub(super) fn show(fold: &Fold) -> String {
     ];
     let counters = counters.iter().filter(|(_, n)| *n > 0);
     let counters = counters.map(|(name, n)| format!("{n} {name}"));
-    let flags = [("complete", fold.complete), ("lacking", fold.lacking)];
+    let flags = [("complete", fold.complete), ("degraded", fold.degraded)];
     let flags = flags.iter().filter(|(_, on)| *on);
     let mut words = vec![format!("{}:", fold.wanted)];
     words.extend(counters.chain(flags.map(|(name, _)| (*name).to_owned())));
     words.join(" ")
 }
 
-pub(super) fn word(standing: &Standing) -> &'static str {
-    match standing {
-        Standing::Rejected(_) => "rejected",
-        Standing::Refused(_) => "refused",
-        Standing::Disconnected => "disconnected",
-        Standing::Behind => "behind",
-        Standing::Applied => "applied",
+pub(super) fn word(state: &LoadState) -> &'static str {
+    match state {
+        LoadState::Rejected(_) => "rejected",
+        LoadState::Refused(_) => "refused",
+        LoadState::Disconnected => "disconnected",
+        LoadState::Behind => "behind",
+        LoadState::Applied => "applied",
     }
 }
 
 /// Rows are the counters, one by one, and no replica has two.
 #[track_caller]
 pub(super) fn assert_rows(fleet: &Fleet, revision: &RevisionId, fold: &Fold) {
-    let rows = fleet.standings(revision, usize::MAX);
+    let rows = fleet.load_states(revision, usize::MAX);
     let count = |words: &[&str]| {
         let rows = rows.iter().filter(|(_, s)| words.contains(&word(s)));
         u32::try_from(rows.count()).unwrap()
@@ -166,7 +168,7 @@ fn everyone_must_have_it() {
         .check(("a", 1), "2: 1 applied 1 behind")
         .takes("y", 2, A)
         .check(("a", 1), "2: 2 applied complete")
-        .check(("b", 1), "2: 2 behind lacking");
+        .check(("b", 1), "2: 2 behind degraded");
 }
 
 #[test]
@@ -193,11 +195,14 @@ fn a_follower_is_reported_and_never_counted() {
     script.open("x", "i", 1).takes("x", 1, A).open("f", "i", 2);
     script.report("f", 2, mk_refused(&mk_snapshot(A), None));
     script.check(("a", 1), "1: 1 applied complete");
-    script.states(A, &[("f", State::Rejected), ("x", State::Current)]);
+    script.states(
+        A,
+        &[("f", ReplicaState::Rejected), ("x", ReplicaState::Current)],
+    );
     // It counts from the moment that it is expected.
     script
         .expect(&["x", "f"])
-        .check(("a", 1), "2: 1 applied 1 rejected lacking")
+        .check(("a", 1), "2: 1 applied 1 rejected degraded")
         .expect(&["x"])
         .check(("a", 1), "1: 1 applied complete");
 }
@@ -208,11 +213,14 @@ fn one_refused_policy_leaves_the_others_applied() {
     script.open("x", "i", 1).open("y", "i", 2);
     let set = mk_snapshot(A_AND_B);
     script.takes("x", 1, A_AND_B);
-    script.report("y", 2, mk_taken(&set, &[mk_rejection("b", 1)]));
+    script.report("y", 2, mk_applied(&set, &[mk_rejection("b", 1)]));
     script
         .check(("a", 1), "2: 2 applied complete")
-        .check(("b", 1), "2: 1 applied 1 rejected lacking");
-    script.states(A_AND_B, &[("x", State::Current), ("y", State::Rejected)]);
+        .check(("b", 1), "2: 1 applied 1 rejected degraded");
+    script.states(
+        A_AND_B,
+        &[("x", ReplicaState::Current), ("y", ReplicaState::Rejected)],
+    );
 }
 
 #[test]
@@ -223,18 +231,18 @@ fn a_whole_refusal_keeps_what_was_there_before() {
     script
         .report("x", 1, mk_refused(&refused, Some(&before)))
         .check(("a", 1), "1: 1 applied complete")
-        .check(("b", 1), "1: 1 rejected lacking");
+        .check(("b", 1), "1: 1 rejected degraded");
 }
 
 #[test]
 fn r17_a_late_nack_undoes_an_acknowledgement() {
     let mut script = Script::everyone();
     script.open("x", "i", 1).takes("x", 1, A);
-    let late = mk_taken(&mk_snapshot(A), &[mk_rejection("a", 1)]);
+    let late = mk_applied(&mk_snapshot(A), &[mk_rejection("a", 1)]);
     script
         .check(("a", 1), "1: 1 applied complete")
         .report("x", 1, late)
-        .check(("a", 1), "1: 1 rejected lacking")
+        .check(("a", 1), "1: 1 rejected degraded")
         .takes("x", 1, A)
         .check(("a", 1), "1: 1 applied complete");
 }
@@ -245,7 +253,7 @@ fn r17_taking_back_the_first_answer_of_a_stream_leaves_nothing() {
     script.open("x", "i", 1).takes("x", 1, A);
     script
         .report("x", 1, mk_refused(&mk_snapshot(A), None))
-        .check(("a", 1), "1: 1 rejected lacking");
+        .check(("a", 1), "1: 1 rejected degraded");
     // On a later stream of the same process it leaves what the earlier one had.
     script
         .takes("x", 1, A)
@@ -254,7 +262,7 @@ fn r17_taking_back_the_first_answer_of_a_stream_leaves_nothing() {
     script
         .report("x", 2, mk_refused(&mk_snapshot(A_AND_B), None))
         .check(("a", 1), "1: 1 applied complete")
-        .check(("b", 1), "1: 1 rejected lacking");
+        .check(("b", 1), "1: 1 rejected degraded");
 }
 
 #[test]
@@ -264,7 +272,7 @@ fn r18_no_answer_is_neither_success_nor_failure() {
     script.open("y", "i", 2).pass(600_000);
     script
         .check(("a", 1), "2: 1 applied 1 behind")
-        .check(("b", 1), "2: 2 behind lacking");
+        .check(("b", 1), "2: 2 behind degraded");
 }
 
 #[test]
@@ -294,9 +302,9 @@ fn r37_within_grace_a_replica_counts_with_its_last_answer() {
         .check(("a", 1), "2: 1 applied 1 disconnected complete")
         // It blocks what it has not answered.
         .takes("x", 1, A_AND_B)
-        .check(("b", 1), "2: 1 applied 1 disconnected lacking")
+        .check(("b", 1), "2: 1 applied 1 disconnected degraded")
         .pass(59_999)
-        .check(("b", 1), "2: 1 applied 1 disconnected lacking")
+        .check(("b", 1), "2: 1 applied 1 disconnected degraded")
         .pass(1)
         .check(("b", 1), "1: 1 applied complete");
     assert_eq!(script.fleet.deadline(), None);
@@ -309,7 +317,7 @@ fn r37_a_required_replica_blocks_after_its_grace() {
     script
         .check(("a", 1), "1: 1 disconnected complete")
         .pass(60_000)
-        .check(("a", 1), "1: 1 disconnected lacking");
+        .check(("a", 1), "1: 1 disconnected degraded");
     assert_eq!(script.fleet.deadline(), None);
 }
 
@@ -336,7 +344,7 @@ fn r37_another_process_under_the_name_has_said_nothing() {
         .takes("x", 2, A)
         .check(("a", 1), "1: 1 applied complete");
     // A rejection goes with the process as well.
-    let late = mk_taken(&mk_snapshot(A), &[mk_rejection("a", 1)]);
+    let late = mk_applied(&mk_snapshot(A), &[mk_rejection("a", 1)]);
     script.report("x", 2, late).open("x", "k", 3);
     script.check(("a", 1), "1: 1 behind");
 }
@@ -346,11 +354,11 @@ fn r37_a_reconnect_does_not_undo_a_refusal() {
     let mut script = Script::everyone();
     script.open("x", "i", 1);
     script.report("x", 1, mk_refused(&mk_snapshot(A), None));
-    script.check(("a", 1), "1: 1 rejected lacking");
+    script.check(("a", 1), "1: 1 rejected degraded");
     script.close("x", 1).open("x", "i", 2);
-    script.check(("a", 1), "1: 1 behind lacking");
+    script.check(("a", 1), "1: 1 behind degraded");
     script.report("x", 2, Report::default());
-    script.check(("a", 1), "1: 1 behind lacking");
+    script.check(("a", 1), "1: 1 behind degraded");
     script
         .takes("x", 2, A)
         .check(("a", 1), "1: 1 applied complete");
@@ -360,13 +368,13 @@ fn r37_a_reconnect_does_not_undo_a_refusal() {
 fn refusals_of_those_who_left_are_disconnected_and_still_block() {
     let mut script = Script::everyone();
     script.open("x", "i", 1).open("y", "i", 2).takes("x", 1, A);
-    let named = mk_taken(&mk_snapshot(A), &[mk_rejection("a", 1)]);
+    let named = mk_applied(&mk_snapshot(A), &[mk_rejection("a", 1)]);
     script.report("y", 2, named).close("y", 2);
-    script.check(("a", 1), "2: 1 applied 1 disconnected lacking");
+    script.check(("a", 1), "2: 1 applied 1 disconnected degraded");
     script.open("z", "i", 3);
     script.report("z", 3, mk_refused(&mk_snapshot(A), None));
     script.close("z", 3);
-    script.check(("a", 1), "3: 1 applied 2 disconnected lacking");
+    script.check(("a", 1), "3: 1 applied 2 disconnected degraded");
 }
 
 #[test]
@@ -376,7 +384,7 @@ fn rows_name_first_who_lacks_it() {
         script.open(name, "i", stream);
     }
     script.takes("a", 4, A).takes("c", 2, A).close("c", 2);
-    let named = mk_taken(&mk_snapshot(A), &[mk_rejection("a", 1)]);
+    let named = mk_applied(&mk_snapshot(A), &[mk_rejection("a", 1)]);
     script.report("e", 5, named);
     script.report("d", 1, mk_refused(&mk_snapshot(A), None));
     let all = [
@@ -400,7 +408,7 @@ fn all_at_wants_everyone_there_and_nothing_refused() {
     assert!(!script.fleet.all_at(version));
     script.takes("x", 1, A);
     assert!(script.fleet.all_at(version));
-    let named = mk_taken(&mk_snapshot(A), &[mk_rejection("a", 1)]);
+    let named = mk_applied(&mk_snapshot(A), &[mk_rejection("a", 1)]);
     script.report("x", 1, named);
     assert!(!script.fleet.all_at(version));
     script.takes("x", 1, A).close("x", 1);

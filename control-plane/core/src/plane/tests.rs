@@ -2,14 +2,20 @@
 
 use super::*;
 use crate::{
+    digest::Version,
     fixtures::{
-        mk_content, mk_id, mk_node, mk_policy, mk_refused, mk_rejection, mk_revision, mk_taken,
+        mk_applied, mk_content, mk_id, mk_node, mk_policy, mk_refused, mk_rejection, mk_revision,
     },
-    rollout::{Input, Output},
-    snapshot::RouteState,
+    fleet::Name,
+    policy::Policy,
+    rollout::{Input, Output, Refusal},
+    session::Report,
+    snapshot::{RouteState, Snapshot},
+    status::ConditionType,
 };
 
 mod life;
+mod props;
 mod publishing;
 
 const GRACE: Duration = Duration::from_secs(60);
@@ -62,9 +68,9 @@ impl Script {
 
     /// Feeds one event and expects exactly these effects, before anything is settled.
     #[track_caller]
-    fn step(&mut self, event: Event, expect: &[&str]) -> &mut Self {
+    fn step(&mut self, event: impl Into<Event>, expect: &[&str]) -> &mut Self {
         let mut out = Vec::new();
-        self.plane.apply(self.now, event, &mut out);
+        self.plane.apply(self.now, event.into(), &mut out);
         assert_eq!(out.iter().map(show).collect::<Vec<_>>(), expect);
         self
     }
@@ -105,14 +111,19 @@ impl Script {
     fn serve(&mut self, server: &str) -> &mut Self {
         let event = Event::ServerAdded {
             server: server.into(),
-            counting: Counting::Everyone,
+            counted: CountedReplicas::All,
         };
         self.step(event, &[])
     }
 
     #[track_caller]
     fn observe(&mut self, name: &str, generation: i64) -> &mut Self {
-        let event = mk_observed(mk_id(name), "default", generation, Stored::default());
+        let event = mk_observed(
+            mk_id(name),
+            "default",
+            generation,
+            StoredRevisions::default(),
+        );
         self.step(event, &[])
     }
 
@@ -129,7 +140,7 @@ impl Script {
 
     #[track_caller]
     fn open(&mut self, name: &str, instance: &str, stream: u64) -> &mut Self {
-        let event = Event::Opened {
+        let event = StreamEvent::Opened {
             node: mk_node(name, instance),
             identity: String::new(),
             stream,
@@ -140,7 +151,7 @@ impl Script {
     #[track_caller]
     fn report(&mut self, name: &str, stream: u64, report: Report) -> &mut Self {
         let (server, replica) = ("default".into(), name.into());
-        let event = Event::Reported {
+        let event = StreamEvent::Reported {
             server,
             replica,
             stream,
@@ -153,14 +164,14 @@ impl Script {
     #[track_caller]
     fn takes(&mut self, name: &str, stream: u64, expect: &[&str]) -> &mut Self {
         let published = self.published();
-        self.report(name, stream, mk_taken(&published, &[]))
+        self.report(name, stream, mk_applied(&published, &[]))
             .settle(expect)
     }
 
     #[track_caller]
     fn close(&mut self, name: &str, stream: u64) -> &mut Self {
         let (server, replica) = ("default".into(), name.into());
-        let event = Event::Closed {
+        let event = StreamEvent::Closed {
             server,
             replica,
             stream,
@@ -170,7 +181,7 @@ impl Script {
 
     #[track_caller]
     fn policy(&mut self, name: &str, input: Input, expect: &[&str]) -> &mut Self {
-        self.step(Event::Policy(mk_id(name), input), expect)
+        self.step(Event::Rollout(mk_id(name), input), expect)
     }
 
     /// The webhook names the revision; what is said at once, then what follows.
@@ -192,19 +203,29 @@ impl Script {
     #[track_caller]
     fn enforced_is(&mut self, expect: &str) -> &mut Self {
         let status = self.plane.status(&mk_id("p")).unwrap();
-        let condition = status.condition("Enforced").unwrap();
-        assert_eq!(condition.reason, expect);
+        let condition = status.condition(ConditionType::Enforced);
+        assert_eq!(condition.reason.as_str(), expect);
         self
     }
 }
 
-fn mk_observed(id: PolicyId, server: &str, generation: i64, stored: Stored) -> Event {
-    Event::Observed {
+fn mk_observed(id: PolicyId, server: &str, generation: i64, stored: StoredRevisions) -> Event {
+    Event::PolicyObserved {
         id,
         server: server.into(),
         generation,
         timing: TIMING,
         stored,
+    }
+}
+
+/// Requests on a route of the cluster policy `name`.
+fn mk_requests(name: &str, generation: i64) -> StreamEvent {
+    StreamEvent::RetiredRequests {
+        server: "default".into(),
+        replica: "x".into(),
+        path: mk_revision(name, generation),
+        requests: 1,
     }
 }
 
@@ -226,8 +247,8 @@ fn show(effect: &Effect) -> String {
             assert_eq!(snapshot.routes().len(), snapshot.policies().len());
             words.join(" ")
         }
-        Effect::Policy(id, output) => format!("{}: {}", id.key.name(), show_output(output)),
-        Effect::Applied { took, .. } => format!("applied after {took:?}"),
+        Effect::Rollout(id, output) => format!("{}: {}", id.key.name(), show_output(output)),
+        Effect::AppliedEverywhere { took, .. } => format!("applied after {took:?}"),
     }
 }
 
@@ -247,7 +268,7 @@ fn show_output(output: &Output) -> String {
             format!("flip {from} to {}", to.generation)
         }
         Output::Retire(revision) => format!("retire {}", generation(revision)),
-        Output::Unroute => "unroute".into(),
+        Output::RemoveWebhook => "unroute".into(),
         Output::Release => "release".into(),
         Output::Enforced(took) => format!("enforced after {took:?}"),
     }

@@ -160,7 +160,7 @@ fn show(output: &Output) -> String {
             format!("flip {from} to {}", to.generation)
         }
         Output::Retire(revision) => format!("retire {}", generation(revision)),
-        Output::Unroute => "unroute".into(),
+        Output::RemoveWebhook => "unroute".into(),
         Output::Release => "release".into(),
         Output::Enforced(took) => format!("enforced after {took:?}"),
     }
@@ -367,12 +367,14 @@ fn deletion_goes_webhook_drain_release() {
     script
         .step(Input::Deleted, &["unroute"])
         .step(Input::Deleted, &[]);
-    assert!(script.rollout.is_ending());
+    assert!(script.rollout.is_deleting());
     // Nothing flips any more, and nothing leaves while the webhook may be there.
     script.complete(2, &[]).holds(&[(1, Active), (2, Next)]);
     assert_eq!(script.rollout.deadline(), None);
     script.pass(700).settle(&[]);
-    script.step(Input::Unrouted, &[]).step(Input::Unrouted, &[]);
+    script
+        .step(Input::WebhookRemoved, &[])
+        .step(Input::WebhookRemoved, &[]);
     script.holds(&[(1, Active), (2, Next)]);
     script.at(710, &["release"]).holds(&[]);
     assert!(script.rollout.is_gone());
@@ -382,8 +384,8 @@ fn deletion_goes_webhook_drain_release() {
 #[test]
 fn an_unrouting_nobody_asked_for_means_nothing() {
     let mut script = Script::active();
-    script.step(Input::Unrouted, &[]).settle(&[]);
-    assert!(!script.rollout.is_ending());
+    script.step(Input::WebhookRemoved, &[]).settle(&[]);
+    assert!(!script.rollout.is_deleting());
     script.holds(&[(1, Active)]);
 }
 
@@ -394,11 +396,11 @@ fn deleted_while_the_webhook_changes() {
     script.step(Input::Deleted, &["unroute"]);
     script.flipped(2, &["enforced after 0ns"]).settle(&[]);
     script.holds(&[(2, Active), (1, Old)]);
-    script.step(Input::Unrouted, &[]).at(10, &["release"]);
+    script.step(Input::WebhookRemoved, &[]).at(10, &["release"]);
 }
 
 #[track_caller]
-fn check_restore(stored: Stored, expect: &[(i64, RouteState)], then: &[&str]) {
+fn check_restore(stored: StoredRevisions, expect: &[(i64, RouteState)], then: &[&str]) {
     let rollout = Rollout::new(mk_id("p"), Millis(0), 3, TIMING).restore(Millis(0), stored);
     Script::of(rollout).holds(expect).settle(then);
 }
@@ -406,15 +408,15 @@ fn check_restore(stored: Stored, expect: &[(i64, RouteState)], then: &[&str]) {
 #[test]
 fn what_is_stored_goes_on() {
     let p = |generation| mk_policy("p", generation);
-    let stored = Stored {
+    let stored = StoredRevisions {
         active: Some(p(2)),
         candidates: vec![p(3)],
         draining: vec![p(1)],
     };
     check_restore(stored, &[(2, Active), (3, Next), (1, Old)], &[]);
-    check_restore(Stored::default(), &[], &[]);
+    check_restore(StoredRevisions::default(), &[], &[]);
     // Only the newest candidate goes on.
-    let stored = Stored {
+    let stored = StoredRevisions {
         active: None,
         candidates: vec![p(1), p(2), p(3)],
         draining: vec![],
@@ -430,13 +432,13 @@ fn what_is_stored_goes_on() {
 fn r38_a_crash_between_flip_and_phase_is_repaired() {
     let p = |generation| mk_policy("p", generation);
     // The webhook names 3, which is still stored as candidate; so is 2 that it superseded.
-    let stored = Stored {
+    let stored = StoredRevisions {
         active: Some(p(3)),
         candidates: vec![p(2), p(3)],
         draining: vec![p(1), p(3)],
     };
     check_restore(stored, &[(3, Active), (1, Old), (2, Next)], &["retire 2"]);
-    let stored = Stored {
+    let stored = StoredRevisions {
         active: Some(p(3)),
         candidates: vec![p(2)],
         draining: vec![],
@@ -447,9 +449,9 @@ fn r38_a_crash_between_flip_and_phase_is_repaired() {
 #[test]
 fn a_restored_generation_is_accepted_only_if_it_is_there() {
     let restored = |generation| {
-        let stored = Stored {
+        let stored = StoredRevisions {
             active: Some(mk_policy("p", 2)),
-            ..Stored::default()
+            ..StoredRevisions::default()
         };
         Rollout::new(mk_id("p"), Millis(0), generation, TIMING).restore(Millis(0), stored)
     };
@@ -461,10 +463,10 @@ fn a_restored_generation_is_accepted_only_if_it_is_there() {
 
 #[test]
 fn drains_start_again_after_a_restart() {
-    let stored = Stored {
+    let stored = StoredRevisions {
         active: Some(mk_policy("p", 2)),
         draining: vec![mk_policy("p", 1)],
-        ..Stored::default()
+        ..StoredRevisions::default()
     };
     let now = Millis(1_000_000);
     let rollout = Rollout::new(mk_id("p"), now, 2, TIMING).restore(now, stored);

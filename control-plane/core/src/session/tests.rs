@@ -42,14 +42,14 @@ struct Script {
 }
 
 impl Script {
-    fn open(kind: Kind, first: First) -> Self {
+    fn open(kind: StreamKind, first: InitialRequest) -> Self {
         Self {
             session: Session::new(kind, 7, first),
         }
     }
 
     fn delta() -> Self {
-        Self::open(Kind::Delta, First::default())
+        Self::open(StreamKind::Delta, InitialRequest::default())
     }
 
     /// Feeds one input and expects exactly these outputs.
@@ -90,8 +90,8 @@ impl Script {
     }
 
     #[track_caller]
-    fn taken(&mut self, policies: &[(&str, i64)], rejected: usize) -> &mut Self {
-        let taken = self.session.report().taken.unwrap();
+    fn applied(&mut self, policies: &[(&str, i64)], rejected: usize) -> &mut Self {
+        let taken = self.session.report().applied.unwrap();
         assert_eq!(taken.snapshot.version(), mk_snapshot(policies).version());
         assert_eq!(taken.rejected.len(), rejected);
         self
@@ -116,35 +116,35 @@ fn r2_a_first_request_gets_exactly_one_response_even_for_an_empty_set() {
 fn r3_the_current_version_is_confirmed_without_resources() {
     let current = mk_snapshot(&[("a", 1)]);
     let version = current.version().to_string();
-    let first = |held: &[(&str, Digest)]| First {
+    let first = |held: &[(&str, Digest)]| InitialRequest {
         version: version.clone(),
         held: held.iter().map(|(k, d)| ((*k).to_owned(), *d)).collect(),
     };
     let a = mk_policy("a", 1);
     let exact = first(&[(a.revision.as_str(), a.content_digest)]);
-    Script::open(Kind::Delta, exact).publish(&[("a", 1)], &["send 1 no change"]);
+    Script::open(StreamKind::Delta, exact).publish(&[("a", 1)], &["send 1 no change"]);
     // More than a map may list: the version alone speaks.
-    Script::open(Kind::Delta, first(&[])).publish(&[("a", 1)], &["send 1 no change"]);
+    Script::open(StreamKind::Delta, first(&[])).publish(&[("a", 1)], &["send 1 no change"]);
     // Map and version disagree: the map wins.
     let wrong = first(&[(a.revision.as_str(), Digest::of(b"else"))]);
-    Script::open(Kind::Delta, wrong).publish(&[("a", 1)], &["send 1 +1-5f2a9c1e all routes"]);
+    Script::open(StreamKind::Delta, wrong).publish(&[("a", 1)], &["send 1 +1-5f2a9c1e all routes"]);
 }
 
 #[test]
 fn r3_r4_an_old_version_gets_the_difference_to_its_map() {
     let (a, b) = (mk_policy("a", 1), mk_policy("b", 3));
-    let first = First {
+    let first = InitialRequest {
         version: "0".repeat(64),
         held: [&a, &b]
             .map(|p| (p.revision.to_string(), p.content_digest))
             .into(),
     };
-    let mut script = Script::open(Kind::Delta, first);
+    let mut script = Script::open(StreamKind::Delta, first);
     script.publish(
         &[("a", 1), ("c", 2)],
         &["send 1 +2-5f2a9c1e -3-5f2a9c1e all routes"],
     );
-    // Not taken: the next response is complete in routes again.
+    // Not applied: the next response is complete in routes again.
     script.answer(1, refuse, &["count Nack(Unspecified)"]);
     script.publish(&[("a", 1)], &["send 2 -3-5f2a9c1e all routes"]);
     script.ack(2, &["count Ack"]);
@@ -153,11 +153,11 @@ fn r3_r4_an_old_version_gets_the_difference_to_its_map() {
 
 #[test]
 fn a_refused_confirmation_is_followed_by_the_full_set() {
-    let first = First {
+    let first = InitialRequest {
         version: mk_snapshot(&[("a", 1)]).version().to_string(),
         held: BTreeMap::new(),
     };
-    let mut script = Script::open(Kind::Delta, first);
+    let mut script = Script::open(StreamKind::Delta, first);
     script.publish(&[("a", 1)], &["send 1 no change"]);
     script.answer(1, refuse, &["count Nack(Unspecified)"]);
     script.publish(&[("b", 1)], &["send 2 full"]);
@@ -204,7 +204,7 @@ fn r8_r17_the_last_answer_to_the_newest_nonce_wins() {
     script.ack(2, &["count Ack"]).acked(Some(&[("a", 2)]));
     let late = |answer: &mut Answer| answer.rejected = vec![mk_rejection("a", 2)];
     script.answer(2, late, &["count Nack(Settings)"]);
-    script.acked(Some(&[("a", 1)])).taken(&[("a", 2)], 1);
+    script.acked(Some(&[("a", 1)])).applied(&[("a", 2)], 1);
     script.ack(2, &["count Ack"]).acked(Some(&[("a", 2)]));
 }
 
@@ -263,7 +263,7 @@ fn r13_after_a_named_nack_the_next_delta_is_against_the_refused_version() {
     let named = |answer: &mut Answer| answer.rejected = vec![mk_rejection("b", 1)];
     script.answer(2, named, &["count Nack(Settings)"]);
     script
-        .taken(&[("a", 1), ("b", 1)], 1)
+        .applied(&[("a", 1), ("b", 1)], 1)
         .acked(Some(&[("a", 1)]));
     // The refused revision is still wanted, and is not sent again.
     script.publish(&[("a", 1), ("b", 1), ("c", 4)], &["send 3 +4-5f2a9c1e"]);
@@ -285,7 +285,7 @@ fn r13_after_a_nack_without_names_the_next_delta_is_against_the_set_before() {
             .ack(1, &["count Ack"]);
         script.publish(&[("a", 1), ("b", 1)], &["send 2 +1-5f2a9c1e"]);
         script.answer(2, |answer| case(answer), &["count Nack(Unspecified)"]);
-        script.taken(&[("a", 1)], 0);
+        script.applied(&[("a", 1)], 0);
         script.publish(
             &[("a", 1), ("b", 1), ("c", 4)],
             &["send 3 +1-5f2a9c1e +4-5f2a9c1e"],
@@ -327,7 +327,7 @@ fn r22_going_away_and_back_unseen_sends_nothing() {
 
 #[test]
 fn state_of_the_world_always_sends_the_full_set() {
-    let mut script = Script::open(Kind::StateOfTheWorld, First::default());
+    let mut script = Script::open(StreamKind::StateOfTheWorld, InitialRequest::default());
     script
         .publish(&[("a", 1)], &["send 1 full"])
         .ack(1, &["count Ack"]);
@@ -339,15 +339,15 @@ fn state_of_the_world_always_sends_the_full_set() {
 
 #[test]
 fn state_of_the_world_says_nothing_to_who_is_current() {
-    let first = First {
+    let first = InitialRequest {
         version: mk_snapshot(&[("a", 1)]).version().to_string(),
         held: BTreeMap::new(),
     };
-    let mut script = Script::open(Kind::StateOfTheWorld, first);
+    let mut script = Script::open(StreamKind::StateOfTheWorld, first);
     script
         .publish(&[("a", 1)], &[])
         .acked(Some(&[("a", 1)]))
-        .taken(&[("a", 1)], 0);
+        .applied(&[("a", 1)], 0);
     script
         .publish(&[("a", 2)], &["send 1 full"])
         .ack(1, &["count Ack"]);

@@ -7,10 +7,10 @@ use expect_test::{Expect, expect};
 use super::*;
 use crate::{
     fixtures::{
-        mk_id, mk_node, mk_policy, mk_refused, mk_rejection, mk_revision, mk_snapshot, mk_taken,
+        mk_applied, mk_id, mk_node, mk_policy, mk_refused, mk_rejection, mk_revision, mk_snapshot,
     },
-    fleet::Counting,
-    rollout::{Input, Refusal, RefusalReason, Stored, Timing},
+    fleet::CountedReplicas,
+    rollout::{Input, Refusal, RefusalReason, StoredRevisions, Timing},
     session::Report,
     time::Millis,
 };
@@ -28,7 +28,7 @@ impl Case {
     /// The newest generation, and what of it is stored.
     fn new(generation: i64, active: Option<i64>, candidate: Option<i64>) -> Self {
         let timing = Timing::for_webhook(Duration::from_secs(600), Duration::from_secs(10));
-        let stored = Stored {
+        let stored = StoredRevisions {
             active: active.map(|g| mk_policy("p", g)),
             candidates: candidate.map(|g| mk_policy("p", g)).into_iter().collect(),
             draining: Vec::new(),
@@ -36,7 +36,7 @@ impl Case {
         let rollout = Rollout::new(mk_id("p"), Millis(0), generation, timing);
         Self {
             rollout: rollout.restore(Millis(0), stored),
-            fleet: Fleet::new(Counting::Everyone, Duration::from_secs(60)),
+            fleet: Fleet::new(CountedReplicas::All, Duration::from_secs(60)),
             streams: 0,
         }
     }
@@ -78,13 +78,13 @@ impl Case {
 
     /// A replica that serves these generations.
     fn serves(self, name: &str, generations: &[i64]) -> Self {
-        self.replica(name, Some(mk_taken(&mk_set(generations), &[])))
+        self.replica(name, Some(mk_applied(&mk_set(generations), &[])))
     }
 
     /// A replica that took these generations but could not load `bad`.
     fn rejects(self, name: &str, generations: &[i64], bad: i64) -> Self {
         let named = mk_rejection("p", bad);
-        self.replica(name, Some(mk_taken(&mk_set(generations), &[named])))
+        self.replica(name, Some(mk_applied(&mk_set(generations), &[named])))
     }
 
     fn joins(self, name: &str) -> Self {
@@ -107,7 +107,7 @@ impl Case {
         for condition in status
             .conditions
             .iter()
-            .chain(status.rows.iter().map(|r| &r.ready))
+            .chain(status.replicas.iter().map(|r| &r.ready))
         {
             let counts = condition.message.contains(|c: char| c.is_ascii_digit());
             assert!(!counts, "a message counts: {}", condition.message);
@@ -134,7 +134,7 @@ fn mk_set(generations: &[i64]) -> std::sync::Arc<crate::Snapshot> {
 
 fn show(status: &PolicyStatus) -> String {
     let mut text = String::new();
-    let short = |p: &Pointer| format!("{} ({})", p.revision.short(), p.generation);
+    let short = |p: &RevisionRef| format!("{} ({})", p.revision.short(), p.generation);
     for (name, pointer) in [("active", &status.active), ("pending", &status.pending)] {
         let pointer = pointer.as_ref().map_or("none".into(), short);
         writeln!(text, "{name} {pointer}").unwrap();
@@ -150,7 +150,7 @@ fn show(status: &PolicyStatus) -> String {
         )
         .unwrap();
     }
-    for row in &status.rows {
+    for row in &status.replicas {
         let (generation, c) = (row.generation, &row.ready);
         let generation = generation.map_or("nothing".into(), |g| g.to_string());
         let (name, truth) = (&row.name, c.status.as_str());
@@ -194,10 +194,9 @@ fn every_refusal_has_its_reason_and_the_module_s_words() {
         ]);
         let status = case.status();
         assert_eq!(
-            status.condition("Accepted").unwrap().message,
+            status.condition(ConditionType::Accepted).message,
             "settings: no such field"
         );
-        assert_eq!(status.condition("Nonsense"), None);
     }
 }
 
@@ -319,7 +318,7 @@ fn a_stalled_candidate_names_who_it_waits_for() {
         .at(600);
     let stalled = "not applied everywhere within the progress deadline: x: settings refused";
     assert_eq!(
-        case.status().condition("Programmed").unwrap().message,
+        case.status().condition(ConditionType::Programmed).message,
         stalled
     );
 }
@@ -458,7 +457,7 @@ fn after_a_restart_conditions_stand_until_replicas_had_time() {
     ]);
     let settling = PolicyStatus::of(&case.rollout, &case.fleet, true);
     let truths = settling.conditions.each_ref().map(|c| c.status);
-    assert_eq!(truths, [Truth::True; 4]);
+    assert_eq!(truths, [ConditionStatus::True; 4]);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use assent_core::{
     Digest, Millis, Mode, Policy, PolicyKey,
-    plane::Event,
-    policy::{Content, Limits},
+    plane::StreamEvent,
+    policy::{Content, DEFAULT_SERVER, Limits},
     rollout::PolicyId,
 };
 
@@ -218,7 +218,12 @@ impl World {
     fn requests(&mut self) -> Verdict {
         let asked: Vec<_> = self.history.asked.keys().cloned().collect();
         match self.rng.pick(&asked).cloned() {
-            Some(path) => self.apply(Event::Requests { path }),
+            Some(path) => self.apply(StreamEvent::RetiredRequests {
+                server: DEFAULT_SERVER.into(),
+                replica: "any".into(),
+                path,
+                requests: 1,
+            }),
             None => Ok(()),
         }
     }

@@ -1,13 +1,16 @@
 //! What must be true, whatever happened.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use assent_core::{
     Policy, RevisionId, Snapshot,
-    fleet::{Counting, Name},
-    rollout::{Output, Rollout},
-    session::{Body, Kind, Response},
-    status::Truth,
+    fleet::{CountedReplicas, Name},
+    rollout::{Output, PolicyId, Rollout},
+    session::{Body, Response, StreamKind},
+    status::{ConditionStatus, ConditionType, PolicyStatus},
 };
 
 use crate::{
@@ -26,7 +29,7 @@ impl World {
             .policies()
             .map(|p| (p.revision.clone(), p.content_digest));
         self.history.contents.extend(contents);
-        // A deed that the plane has not heard of is not in its set yet; a deleted policy
+        // A action that the plane has not heard of is not in its set yet; a deleted policy
         // that is read again has lost its webhook, which only its route's state shows.
         let deleting = self.store.objects.values().any(|o| o.deleting);
         if !control.unheard && !deleting {
@@ -57,7 +60,7 @@ impl World {
         let first = &link.hello.first;
         let whole = first.held.is_empty() || first.held.len() == response.to.policies().len();
         let current = first.version == version.to_string() && whole && link.sent.newest.is_none();
-        let delta = self.clients[link.client].kind == Kind::Delta;
+        let delta = self.clients[link.client].kind == StreamKind::Delta;
         if current && delta && !matches!(response.body, Body::NoChange) {
             return Err(format!("R32: resources for who has {version}"));
         }
@@ -201,13 +204,16 @@ impl World {
         if fleet.replicas().count() > self.clients.len() {
             return Err("I10: more replicas than there are".into());
         }
-        let control = self
-            .control
-            .as_ref()
-            .expect("a control plane must be there");
+        let (dirty, _) = control.plane.take_dirty();
+        let mut statuses = BTreeMap::new();
         for (_, rollout) in control.plane.rollouts() {
-            check_rollout(control, rollout)?;
+            let (id, status) = check_rollout(control, rollout)?;
+            if !dirty.contains(&id) && control.statuses.get(&id) != Some(&status) {
+                return Err(format!("{id:?} changed and is not dirty: {status:?}"));
+            }
+            statuses.insert(id, status);
         }
+        control.statuses = statuses;
         Ok(())
     }
 
@@ -218,8 +224,8 @@ impl World {
             .control
             .as_ref()
             .ok_or("the control plane is not there")?;
-        if !control.deeds.is_empty() || control.busy {
-            return Err("I7: deeds are still waiting".into());
+        if !control.actions.is_empty() || control.busy {
+            return Err("I7: actions are still waiting".into());
         }
         let server = control
             .plane
@@ -258,13 +264,9 @@ impl World {
                     object.accepted
                 ));
             }
-            let holds = |kind| {
-                status
-                    .condition(kind)
-                    .is_some_and(|c| c.status == Truth::True)
-            };
+            let holds = |kind| status.condition(kind).status == ConditionStatus::True;
             let newest = object.accepted == object.newest.generation;
-            if newest && refused.is_empty() != holds("Enforced") {
+            if newest && refused.is_empty() != holds(ConditionType::Enforced) {
                 return Err(format!(
                     "I4: {refused:?} refuse {id:?}: {:?}",
                     status.conditions
@@ -290,7 +292,7 @@ impl World {
             .map(|p| p.revision.clone());
         let expected = self.expected();
         let counted = move |name: &str| {
-            self.counting == Counting::Everyone || expected.iter().any(|n| **n == *name)
+            self.counted == CountedReplicas::All || expected.iter().any(|n| **n == *name)
         };
         let refuses = move |set: &crate::client::Set| {
             revision
@@ -316,7 +318,7 @@ fn counted(control: &Control) -> impl Iterator<Item = &Name> {
         .filter(|name| fleet.counts(name))
 }
 
-fn check_rollout(control: &Control, rollout: &Rollout) -> Verdict {
+fn check_rollout(control: &Control, rollout: &Rollout) -> Result<(PolicyId, PolicyStatus), String> {
     let id = rollout.id();
     let status = control
         .plane
@@ -326,15 +328,13 @@ fn check_rollout(control: &Control, rollout: &Rollout) -> Verdict {
     if fold.applied + fold.rejected + fold.behind + fold.disconnected != fold.wanted {
         return Err(format!("counters do not add up: {fold:?}"));
     }
-    let rows = u32::try_from(status.rows.len()).unwrap_or(u32::MAX);
-    if rows + status.omitted != fold.wanted {
+    let rows = u32::try_from(status.replicas.len()).unwrap_or(u32::MAX);
+    if rows + status.replicas_omitted != fold.wanted {
         return Err(format!("rows do not add up: {status:?}"));
     }
-    let programmed = status
-        .condition("Programmed")
-        .is_some_and(|c| c.status == Truth::True);
-    if rollout.is_ending() || !programmed {
-        return Ok(());
+    let programmed = status.condition(ConditionType::Programmed).status == ConditionStatus::True;
+    if rollout.is_deleting() || !programmed {
+        return Ok((id.clone(), status));
     }
     let generation = status.observed_generation;
     let revision = RevisionId::new(&id.key, generation, &id.uid);
@@ -351,10 +351,10 @@ fn check_rollout(control: &Control, rollout: &Rollout) -> Verdict {
             return Err(format!("I4: {revision} is programmed, but not on {name}"));
         }
     }
-    Ok(())
+    Ok((id.clone(), status))
 }
 
-/// One deed, for the log.
+/// One action, for the log.
 pub(crate) fn show(output: &Output) -> String {
     match output {
         Output::Flip { from, to } => format!("flips from {from:?} to {}", to.revision),

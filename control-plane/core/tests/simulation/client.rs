@@ -8,7 +8,7 @@ use std::{
 
 use assent_core::{
     Digest, Policy, PolicyKey, RevisionId, Route, RouteState, Version,
-    session::{Answer, Failure, First, Kind, Rejection, Stage},
+    session::{Answer, Failure, InitialRequest, Rejection, Stage, StreamKind},
     snapshot,
 };
 
@@ -20,7 +20,7 @@ use crate::{
 /// One evaluator.
 pub(crate) struct Client {
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: StreamKind,
     pub(crate) character: Character,
     pub(crate) up: bool,
     pub(crate) instance: u64,
@@ -70,7 +70,7 @@ pub(crate) struct Stream {
     /// What deltas refer to: first what was claimed, then what was taken.
     base: BTreeMap<RevisionId, Arc<Policy>>,
     base_routes: BTreeMap<Arc<str>, Arc<Route>>,
-    taken: bool,
+    applied: bool,
     /// It holds less than its version says.
     lost: bool,
     /// The newest response, as long as it is not taken.
@@ -91,7 +91,7 @@ enum Fate {
 // === impl Client ===
 
 impl Client {
-    pub(crate) fn new(name: String, kind: Kind, character: Character) -> Self {
+    pub(crate) fn new(name: String, kind: StreamKind, character: Character) -> Self {
         Self {
             name,
             kind,
@@ -133,7 +133,7 @@ impl Client {
         let whole = self.set.whole().map(|v| v.to_string());
         let mut held = self.set.held();
         // It may have lost a module and still remember the version: the map wins.
-        let lost = self.kind == Kind::Delta && held.len() > 1 && rng.percent(10);
+        let lost = self.kind == StreamKind::Delta && held.len() > 1 && rng.percent(10);
         if lost {
             held.pop_first();
         }
@@ -143,28 +143,28 @@ impl Client {
                 .collect()
         };
         let (version, map, base) = match (self.kind, rng.below(4)) {
-            (Kind::StateOfTheWorld, 0) | (Kind::Delta, 0) => {
+            (StreamKind::StateOfTheWorld, 0) | (StreamKind::Delta, 0) => {
                 (None, BTreeMap::new(), BTreeMap::new())
             }
-            (Kind::StateOfTheWorld, _) => (whole, BTreeMap::new(), BTreeMap::new()),
+            (StreamKind::StateOfTheWorld, _) => (whole, BTreeMap::new(), BTreeMap::new()),
             // More than a map may list.
-            (Kind::Delta, 1) if whole.is_some() && !lost => {
+            (StreamKind::Delta, 1) if whole.is_some() && !lost => {
                 (whole, BTreeMap::new(), BTreeMap::new())
             }
-            (Kind::Delta, 2) => (None, map(), held.clone()),
-            (Kind::Delta, _) => (whole, map(), held.clone()),
+            (StreamKind::Delta, 2) => (None, map(), held.clone()),
+            (StreamKind::Delta, _) => (whole, map(), held.clone()),
         };
         self.stream = Some(Stream {
             id,
             base,
             base_routes: BTreeMap::new(),
-            taken: false,
+            applied: false,
             lost,
             pending: None,
             answered: None,
         });
         Hello {
-            first: First {
+            first: InitialRequest {
                 version: version.unwrap_or_default(),
                 held: map,
             },
@@ -180,15 +180,15 @@ impl Client {
             .as_ref()
             .expect("who verifies must have a stream");
         let (announced, routes) = match (down.no_change, self.kind) {
-            (true, _) if !stream.taken && stream.lost => {
+            (true, _) if !stream.applied && stream.lost => {
                 return Err("R3: the map does not win".into());
             }
-            (true, _) if !stream.taken => (self.set.announced.clone(), self.set.routes.clone()),
+            (true, _) if !stream.applied => (self.set.announced.clone(), self.set.routes.clone()),
             (true, _) => (stream.base.clone(), stream.base_routes.clone()),
-            (false, Kind::StateOfTheWorld) => {
+            (false, StreamKind::StateOfTheWorld) => {
                 (collect(&down.policies), collect_routes(&down.routes))
             }
-            (false, Kind::Delta) => stream.apply(down)?,
+            (false, StreamKind::Delta) => stream.apply(down)?,
         };
         for policy in announced.values() {
             if policy.content.digest() != policy.content_digest {
@@ -245,7 +245,7 @@ impl Client {
         if let Some(stream) = &mut self.stream {
             stream.base = self.set.announced.clone();
             stream.base_routes = self.set.routes.clone();
-            stream.taken = true;
+            stream.applied = true;
             stream.answered = stream.pending.take().map(|down| down.nonce);
         }
         Ok(())
@@ -423,7 +423,7 @@ impl Stream {
         }
         policies.extend(collect(&down.policies));
         // Until something of the stream was taken, its routes are complete.
-        let mut routes = if self.taken {
+        let mut routes = if self.applied {
             self.base_routes.clone()
         } else {
             BTreeMap::new()

@@ -1,11 +1,11 @@
-//! The control plane as its processes drive it: streams around one plane, deeds done one
+//! The control plane as its processes drive it: streams around one plane, actions done one
 //! after the other, and an end at any moment.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use assent_core::{
     plane::{Effect, Event, Plane},
-    rollout::{Input, Output, PolicyId, Refusal, RefusalReason, Stored},
+    rollout::{Input, Output, PolicyId, Refusal, RefusalReason, StoredRevisions},
 };
 
 use crate::{
@@ -23,15 +23,16 @@ impl World {
         self.control = Some(Control {
             plane: Plane::new(GRACE),
             streams: 0,
-            deeds: VecDeque::new(),
+            actions: VecDeque::new(),
             busy: false,
             unheard: false,
             wake: None,
+            statuses: BTreeMap::new(),
             beliefs: BTreeMap::new(),
             relied_on: BTreeMap::new(),
         });
-        let (server, counting) = (World::server(), self.counting);
-        self.apply(Event::ServerAdded { server, counting })?;
+        let (server, counted) = (World::server(), self.counted);
+        self.apply(Event::ServerAdded { server, counted })?;
         self.expect_replicas()?;
         let ids: Vec<PolicyId> = self.store.objects.keys().cloned().collect();
         for id in ids {
@@ -45,10 +46,10 @@ impl World {
 
     pub(crate) fn expect_replicas(&mut self) -> Verdict {
         let (server, replicas) = (World::server(), self.expected());
-        self.apply(Event::Expected { server, replicas })
+        self.apply(Event::ReplicasExpected { server, replicas })
     }
 
-    /// The process dies: streams, timers and deeds that were not done die with it.
+    /// The process dies: streams, timers and actions that were not done die with it.
     pub(crate) fn plane_crash(&mut self) {
         if self.control.take().is_none() {
             return;
@@ -75,13 +76,13 @@ impl World {
     }
 
     /// Feeds one event to the plane and does what follows.
-    pub(crate) fn apply(&mut self, event: Event) -> Verdict {
+    pub(crate) fn apply(&mut self, event: impl Into<Event>) -> Verdict {
         let now = self.now;
         let Some(control) = &mut self.control else {
             return Ok(());
         };
         let mut effects = Vec::new();
-        control.plane.apply(now, event, &mut effects);
+        control.plane.apply(now, event.into(), &mut effects);
         self.perform(effects)?;
         self.settle()
     }
@@ -135,8 +136,8 @@ impl World {
                         self.offer(id, &snapshot)?;
                     }
                 }
-                Effect::Policy(id, output) => self.ask(id, output)?,
-                Effect::Applied { .. } => {}
+                Effect::Rollout(id, output) => self.ask(id, output)?,
+                Effect::AppliedEverywhere { .. } => {}
             }
         }
         Ok(())
@@ -148,18 +149,18 @@ impl World {
         }
         // Stores are slow at times: what only leaves may come after what was asked later.
         if matches!(output, Output::Retire(_)) && !self.is_healed() && self.rng.percent(15) {
-            let (epoch, deed) = (self.epoch, Box::new((id, output)));
+            let (epoch, action) = (self.epoch, Box::new((id, output)));
             let after = self.rng.millis(100, 20_000);
-            self.after(after, Happening::PutOff { epoch, deed });
+            self.after(after, Happening::PutOff { epoch, action });
             return Ok(());
         }
-        self.queue_deed(id, output);
+        self.queue_action(id, output);
         Ok(())
     }
 
-    pub(crate) fn queue_deed(&mut self, id: PolicyId, output: Output) {
+    pub(crate) fn queue_action(&mut self, id: PolicyId, output: Output) {
         let control = self.control.as_mut().expect("who asks must be there");
-        control.deeds.push_back((id, output));
+        control.actions.push_back((id, output));
         self.next_deed();
     }
 
@@ -168,25 +169,28 @@ impl World {
         let Some(control) = &mut self.control else {
             return;
         };
-        if !control.busy && !control.deeds.is_empty() {
+        if !control.busy && !control.actions.is_empty() {
             control.busy = true;
             let after = self.rng.millis(0, 400);
             self.after(after, Happening::Land { epoch });
         }
     }
 
-    /// The oldest deed is done; whoever asked may die before hearing of it.
+    /// The oldest action is done; whoever asked may die before hearing of it.
     pub(crate) fn land(&mut self, epoch: u64) -> Verdict {
         if !self.is_epoch(epoch) {
             return Ok(());
         }
         let control = self.control.as_mut().expect("an epoch must have its plane");
-        let (id, output) = control.deeds.pop_front().expect("a deed must be waiting");
+        let (id, output) = control
+            .actions
+            .pop_front()
+            .expect("a action must be waiting");
         control.unheard = true;
         let input = self.write(&id, &output)?;
         let after = self.rng.millis(0, 200);
         let event = match input {
-            Some(input) => Event::Policy(id, input),
+            Some(input) => Event::Rollout(id, input),
             None => Event::Synced,
         };
         let event = Box::new(event);
@@ -201,8 +205,8 @@ impl World {
         let control = self.control.as_mut().expect("an epoch must have its plane");
         control.busy = false;
         control.unheard = false;
-        // What is not about a policy only makes room for the next deed.
-        if matches!(event, Event::Policy(..)) {
+        // What is not about a policy only makes room for the next action.
+        if matches!(event, Event::Rollout(..)) {
             self.apply(event)?;
         }
         self.next_deed();
@@ -233,12 +237,12 @@ impl World {
                 self.history.asked.remove(revision);
                 Some(Input::Retired(revision.clone()))
             }
-            Output::Unroute => {
+            Output::RemoveWebhook => {
                 if let Some(webhook) = &object.webhook {
                     self.history.asked.insert(webhook.revision.clone(), now);
                 }
                 object.unroute(now);
-                Some(Input::Unrouted)
+                Some(Input::WebhookRemoved)
             }
             Output::Release => {
                 self.release(id)?;
@@ -271,7 +275,7 @@ impl World {
         };
         let generation = object.newest.generation;
         let (deleting, vet) = (object.deleting, object.accepted < generation);
-        let event = Event::Observed {
+        let event = Event::PolicyObserved {
             id: id.clone(),
             server: World::server(),
             generation,
@@ -279,12 +283,12 @@ impl World {
             stored: if starts {
                 object.stored()
             } else {
-                Stored::default()
+                StoredRevisions::default()
             },
         };
         self.apply(event)?;
         if deleting {
-            return self.apply(Event::Policy(id.clone(), Input::Deleted));
+            return self.apply(Event::Rollout(id.clone(), Input::Deleted));
         }
         if vet {
             let (epoch, id) = (self.epoch, id.clone());

@@ -7,7 +7,7 @@ use std::{
 
 use assent_core::{
     Millis, Policy, RevisionId, Route, RouteState, Snapshot,
-    rollout::{MAX_DRAINING, PolicyId, Stored},
+    rollout::{MAX_DRAINING, PolicyId, StoredRevisions},
 };
 
 /// Everything that is stored.
@@ -53,11 +53,11 @@ impl Object {
     }
 
     /// What a control plane that starts reads: the webhook decides, the rest follows.
-    pub(crate) fn stored(&self) -> Stored {
+    pub(crate) fn stored(&self) -> StoredRevisions {
         let others = self.revisions.values().filter(|p| !self.names(p));
         let drains = |p: &&Arc<Policy>| self.has_left(p);
         let (draining, candidates): (Vec<_>, Vec<_>) = others.partition(drains);
-        Stored {
+        StoredRevisions {
             active: self.webhook.clone(),
             candidates: candidates.into_iter().cloned().collect(),
             draining: draining.into_iter().cloned().collect(),

@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use assent_core::{
     Snapshot,
-    fleet::{Link as State, Name, Node},
-    plane::Event,
-    session::{self, Kind, Report, Session},
+    fleet::{Connection, Name, Node},
+    plane::StreamEvent,
+    session::{self, Report, Session, StreamKind},
 };
 
 use crate::{
@@ -58,7 +58,7 @@ impl World {
                 .insert(name.clone(), (node.instance_uid.clone(), Claim::Nothing));
         }
         link.believed = control.beliefs[&name].1.clone();
-        self.apply(Event::Opened {
+        self.apply(StreamEvent::Opened {
             node,
             identity,
             stream,
@@ -101,7 +101,7 @@ impl World {
         let sends = out.iter().any(|o| matches!(o, session::Output::Send(_)));
         // A state-of-the-world client that named this version is taken at its word.
         let says = link.hello.first.version == snapshot.version().to_string();
-        let silent = self.clients[link.client].kind == Kind::StateOfTheWorld && !sends;
+        let silent = self.clients[link.client].kind == StreamKind::StateOfTheWorld && !sends;
         if silent && says && link.sent.newest.is_none() {
             link.claim = Claim::Loaded(link.hello.loaded.clone());
         }
@@ -131,7 +131,7 @@ impl World {
         session.step(session::Input::Answer(up.answer), &mut out);
         let report = session.report();
         if report
-            .taken
+            .applied
             .is_some_and(|t| t.rejected.len() > session::MAX_REJECTED)
         {
             return Err("I10: a session keeps more rejections than it may".into());
@@ -200,7 +200,7 @@ impl World {
         let replica: Name = self.clients[link.client].name.as_str().into();
         let server = World::server();
         let Some(report) = report else {
-            return self.apply(Event::Closed {
+            return self.apply(StreamEvent::Closed {
                 server,
                 replica,
                 stream,
@@ -212,7 +212,8 @@ impl World {
             .server("default")
             .expect("the server must be there")
             .fleet;
-        let heard = fleet.replica(&replica).map(|r| r.link) == Some(State::Open { stream });
+        let heard =
+            fleet.replica(&replica).map(|r| r.connection) == Some(Connection::Open { stream });
         if heard && !matches!(claim, Claim::Nothing) {
             let known = control.beliefs.get_mut(&replica);
             let belief = &mut known.expect("who opened must be known").1;
@@ -222,7 +223,7 @@ impl World {
                 (said, _) => said,
             };
         }
-        self.apply(Event::Reported {
+        self.apply(StreamEvent::Reported {
             server,
             replica,
             stream,

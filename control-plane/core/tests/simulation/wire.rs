@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use assent_core::{
     Policy, RevisionId, Route, Version,
-    session::{Answer, Body, First, Response},
+    session::{Answer, Body, InitialRequest, Response},
 };
 
 /// A response, as a client sees it.
@@ -29,7 +29,7 @@ pub(crate) struct Up {
 /// A first message.
 #[derive(Clone, Debug)]
 pub(crate) struct Hello {
-    pub(crate) first: First,
+    pub(crate) first: InitialRequest,
     pub(crate) instance: String,
     /// What is loaded while it is written.
     pub(crate) loaded: BTreeSet<RevisionId>,

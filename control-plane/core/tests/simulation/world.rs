@@ -9,10 +9,11 @@ use std::{
 
 use assent_core::{
     Digest, Millis, RevisionId, Version,
-    fleet::{Counting, Name},
+    fleet::{CountedReplicas, Name},
     plane::{Event, Plane},
     rollout::{Output, PolicyId, Timing},
-    session::{Kind, Report},
+    session::{Report, StreamKind},
+    status::PolicyStatus,
 };
 
 use crate::{
@@ -109,9 +110,9 @@ pub(crate) enum Happening {
     /// What was put off is to be done after all.
     PutOff {
         epoch: u64,
-        deed: Box<(PolicyId, Output)>,
+        action: Box<(PolicyId, Output)>,
     },
-    /// The oldest deed reaches the store; the plane hears of it.
+    /// The oldest action reaches the store; the plane hears of it.
     Land {
         epoch: u64,
     },
@@ -137,7 +138,7 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) control: Option<Control>,
     pub(crate) epoch: u64,
-    pub(crate) counting: Counting,
+    pub(crate) counted: CountedReplicas,
     /// Contents that may not load everywhere.
     pub(crate) shaky: BTreeSet<Digest>,
     pub(crate) contents: u64,
@@ -152,11 +153,13 @@ pub(crate) struct World {
 pub(crate) struct Control {
     pub(crate) plane: Plane,
     pub(crate) streams: u64,
-    pub(crate) deeds: VecDeque<(PolicyId, Output)>,
+    pub(crate) actions: VecDeque<(PolicyId, Output)>,
     pub(crate) busy: bool,
-    /// A deed is done that the plane has not heard of.
+    /// A action is done that the plane has not heard of.
     pub(crate) unheard: bool,
     pub(crate) wake: Option<Millis>,
+    /// Statuses as of the last check.
+    pub(crate) statuses: BTreeMap<PolicyId, PolicyStatus>,
     /// What each replica last let this life of the plane believe.
     pub(crate) beliefs: BTreeMap<Name, (String, Claim)>,
     /// The processes whose word a flip that was asked for relies on.
@@ -181,10 +184,10 @@ pub(crate) struct History {
 impl World {
     pub(crate) fn new(seed: u64, logs: bool) -> Self {
         let mut rng = Rng::new(seed);
-        let counting = if rng.percent(50) {
-            Counting::Everyone
+        let counted = if rng.percent(50) {
+            CountedReplicas::All
         } else {
-            Counting::Expected
+            CountedReplicas::Expected
         };
         let clients = (0..2 + rng.below(3))
             .map(|n| mk_client(n, &mut rng))
@@ -201,7 +204,7 @@ impl World {
             store: Store::default(),
             control: None,
             epoch: 0,
-            counting,
+            counted,
             shaky: BTreeSet::new(),
             contents: 0,
             partitioned: BTreeMap::new(),
@@ -260,7 +263,7 @@ impl World {
 
     /// The replicas that must be there: those in the cluster's list.
     pub(crate) fn expected(&self) -> Vec<Name> {
-        if self.counting == Counting::Everyone {
+        if self.counted == CountedReplicas::All {
             return Vec::new();
         }
         let listed = self
@@ -290,9 +293,9 @@ fn mk_client(n: usize, rng: &mut Rng) -> Client {
         _ => Character::Honest,
     };
     let kind = if rng.percent(25) {
-        Kind::StateOfTheWorld
+        StreamKind::StateOfTheWorld
     } else {
-        Kind::Delta
+        StreamKind::Delta
     };
     Client::new(format!("evaluator-{n}"), kind, character)
 }

@@ -1,4 +1,5 @@
-//! A certificate authority of our own.
+//! The certificate authority of a control plane outside of a cluster: kept in a directory, or in
+//! memory.
 
 use std::{
     fs, io,
@@ -7,54 +8,40 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
-    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
-};
-use rustls::pki_types::CertificateSigningRequestDer;
+use assent_pki::{Authority, CaPair, LEAF_LIFETIME, generate_ca};
 
 use super::{Error as SignError, Signed, Signer, Subject};
 
 #[cfg(test)]
 mod tests;
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Long enough to survive a long weekend without the control plane after half-life.
-const LEAF_LIFE: Duration = DAY.saturating_mul(30);
-
-const CA_LIFE: Duration = DAY.saturating_mul(3_650);
-
-/// Clocks differ: a certificate is good from a little before it was made.
-const CLOCK_SKEW: Duration = Duration::from_secs(60 * 60);
+/// It is not rotated: removing its files makes another one.
+const CA_LIFETIME: Duration = Duration::from_secs(3_650 * 24 * 60 * 60);
 
 const CERT_FILE: &str = "ca.crt";
 const KEY_FILE: &str = "ca.key";
 
-/// An ECDSA P-256 authority that signs for whoever the service let through.
+/// An authority that signs for every caller that the service has authenticated.
 #[derive(Debug)]
 pub struct SelfSignedCa {
-    certificate_pem: String,
-    issuer: Issuer<'static, KeyPair>,
+    authority: Authority,
     names: Vec<String>,
 }
 
 /// Why there is no authority.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file cannot be read or written.
+    /// A file can't be read or written.
     #[error("failed to keep the certificate authority in {path}: {source}")]
     File {
-        /// Which one.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// Its key or certificate is broken.
-    #[error(
-        "failed to use the certificate authority: {0}; remove {CERT_FILE} and {KEY_FILE} to make a new one"
-    )]
-    Broken(#[from] rcgen::Error),
+    /// Its key or certificate is not valid.
+    #[error("{0}; remove {CERT_FILE} and {KEY_FILE} to create a new one")]
+    Broken(#[from] assent_pki::Error),
 }
 
 // === impl SelfSignedCa ===
@@ -62,28 +49,31 @@ pub enum Error {
 impl SelfSignedCa {
     /// An authority that ends with the process. Leaves get `names` and the caller's address.
     pub fn in_memory(names: Vec<String>) -> Result<Self, Error> {
-        let (certificate_pem, key) = generate()?;
-        Self::new(certificate_pem, key, names)
+        let pair = generate_ca(SystemTime::now(), CA_LIFETIME)?;
+        Self::new(&pair, names)
     }
 
-    /// The authority that is kept in `dir`, made where there is none.
+    /// The authority that is kept in `dir`; it is created if there is none.
     pub fn open(dir: &Path, names: Vec<String>) -> Result<Self, Error> {
         let (cert, key) = (dir.join(CERT_FILE), dir.join(KEY_FILE));
         if key.exists() && cert.exists() {
-            let key = KeyPair::from_pem(&read(&key)?)?;
-            return Self::new(read(&cert)?, key, names);
+            let pair = CaPair {
+                certificate: read(&cert)?,
+                key: read(&key)?,
+            };
+            return Self::new(&pair, names);
         }
-        let (certificate_pem, pair) = generate()?;
+        let pair = generate_ca(SystemTime::now(), CA_LIFETIME)?;
         fs::create_dir_all(dir).map_err(at(dir))?;
-        // The certificate last: without it the key is made anew.
-        write_private(&key, &pair.serialize_pem())?;
-        write_private(&cert, &certificate_pem)?;
-        Self::new(certificate_pem, pair, names)
+        // The certificate last: without it the key is replaced.
+        write_private(&key, &pair.key)?;
+        write_private(&cert, &pair.certificate)?;
+        Self::new(&pair, names)
     }
 
-    /// PEM: whom to trust.
+    /// PEM: the certificate that clients trust.
     pub fn certificate_pem(&self) -> &str {
-        &self.certificate_pem
+        self.authority.bundle_pem()
     }
 
     /// A serving certificate for the key of a request; the request's own names are ignored.
@@ -93,43 +83,37 @@ impl SelfSignedCa {
         names: &[String],
         address: Option<IpAddr>,
     ) -> Result<Signed, SignError> {
-        let csr = CertificateSigningRequestDer::from(csr_der);
-        let mut request = CertificateSigningRequestParams::from_der(&csr)
-            .map_err(|error| SignError::Request(error.to_string()))?;
-        let now = SystemTime::now();
-        request.params = leaf(names, address, now).map_err(failed)?;
-        let leaf = request.signed_by(&self.issuer).map_err(failed)?;
-        Ok(self.signed(&leaf.pem(), now))
+        let signed = self.authority.sign_csr(csr_der, names, address.as_slice());
+        let signed = signed.map_err(failed)?;
+        Ok(Signed {
+            chain_pem: signed.chain_pem,
+            ca_bundle_pem: signed.bundle_pem,
+            not_after: signed.not_after,
+            renew_at: signed.renew_at,
+        })
     }
 
-    /// A serving certificate with a new key: chain and key as PEM. For our own endpoints.
+    /// A serving certificate with a new key: chain and key as PEM. For the control plane's own
+    /// endpoints.
     pub fn issue_pair(
         &self,
         names: &[String],
         address: Option<IpAddr>,
     ) -> Result<(Signed, String), SignError> {
-        let now = SystemTime::now();
-        let key = KeyPair::generate().map_err(failed)?;
-        let params = leaf(names, address, now).map_err(failed)?;
-        let leaf = params.signed_by(&key, &self.issuer).map_err(failed)?;
-        Ok((self.signed(&leaf.pem(), now), key.serialize_pem()))
+        let leaf = self.authority.serving_leaf(names, address.as_slice());
+        let leaf = leaf.map_err(failed)?;
+        let signed = Signed {
+            chain_pem: leaf.chain_pem,
+            ca_bundle_pem: self.certificate_pem().to_owned(),
+            not_after: leaf.not_after,
+            renew_at: leaf.renew_at,
+        };
+        Ok((signed, leaf.key_pem))
     }
 
-    fn new(certificate_pem: String, key: KeyPair, names: Vec<String>) -> Result<Self, Error> {
-        Ok(Self {
-            issuer: Issuer::from_ca_cert_pem(&certificate_pem, key)?,
-            certificate_pem,
-            names,
-        })
-    }
-
-    fn signed(&self, leaf_pem: &str, now: SystemTime) -> Signed {
-        Signed {
-            chain_pem: format!("{leaf_pem}{}", self.certificate_pem),
-            ca_bundle_pem: self.certificate_pem.clone(),
-            not_after: now + LEAF_LIFE,
-            renew_at: now + LEAF_LIFE / 2,
-        }
+    fn new(pair: &CaPair, names: Vec<String>) -> Result<Self, Error> {
+        let authority = Authority::from_pair(pair, LEAF_LIFETIME)?;
+        Ok(Self { authority, names })
     }
 }
 
@@ -140,53 +124,18 @@ impl Signer for SelfSignedCa {
     }
 }
 
-fn leaf(
-    names: &[String],
-    address: Option<IpAddr>,
-    now: SystemTime,
-) -> Result<CertificateParams, rcgen::Error> {
-    let mut params = CertificateParams::new(names.to_vec())?;
-    params
-        .subject_alt_names
-        .extend(address.map(SanType::IpAddress));
-    params.distinguished_name = common_name("assent-evaluator");
-    params.not_before = (now - CLOCK_SKEW).into();
-    params.not_after = (now + LEAF_LIFE).into();
-    params.is_ca = IsCa::ExplicitNoCa;
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    params.use_authority_key_identifier_extension = true;
-    Ok(params)
-}
-
-fn generate() -> Result<(String, KeyPair), rcgen::Error> {
-    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
-    let now = SystemTime::now();
-    let mut params = CertificateParams::default();
-    params.distinguished_name = common_name("assent-ca");
-    params.not_before = (now - CLOCK_SKEW).into();
-    params.not_after = (now + CA_LIFE).into();
-    // It signs leaves and nothing that signs again.
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    Ok((params.self_signed(&key)?.pem(), key))
-}
-
-fn common_name(name: &str) -> DistinguishedName {
-    let mut distinguished = DistinguishedName::new();
-    distinguished.push(DnType::CommonName, name);
-    distinguished
-}
-
-fn failed(error: rcgen::Error) -> SignError {
-    SignError::Sign(error.to_string())
+fn failed(error: assent_pki::Error) -> SignError {
+    match error {
+        assent_pki::Error::Request(why) => SignError::Request(why),
+        other => SignError::Sign(other.to_string()),
+    }
 }
 
 fn read(path: &Path) -> Result<String, Error> {
     fs::read_to_string(path).map_err(at(path))
 }
 
-/// Written aside and renamed, so that a crash leaves no half of it.
+/// Writes a temporary file and renames it, so that a crash leaves no partial file.
 fn write_private(path: &Path, text: &str) -> Result<(), Error> {
     use std::{io::Write as _, os::unix::fs::OpenOptionsExt as _};
     let aside = path.with_extension("tmp");

@@ -4,7 +4,7 @@ use std::time::UNIX_EPOCH;
 use assent_core::{
     Digest, Policy, PolicyKey, Route, RouteState,
     policy::{Content as PolicyContent, Limits},
-    session::{Answer, First, Input, Output, Session},
+    session::{Answer, InitialRequest, Input, Output, Session},
 };
 
 use super::*;
@@ -50,7 +50,7 @@ fn mk_header() -> Header {
 /// The first nonce of stream 7.
 fn mk_nonce() -> Nonce {
     let mut out = Vec::new();
-    let mut session = Session::new(Kind::Delta, 7, First::default());
+    let mut session = Session::new(StreamKind::Delta, 7, InitialRequest::default());
     session.step(Input::Publish(Arc::new(Snapshot::empty())), &mut out);
     session.step(Input::Answer(Answer::default()), &mut out);
     match out.first() {
@@ -83,7 +83,7 @@ fn messages(encoded: &Encoded) -> Vec<Bytes> {
 fn a_nonce_in_front_decodes_like_a_normal_message() {
     for settings in [0, COPY_BYTES, 10 * CHUNK_BYTES] {
         let snapshot = mk_snapshot(&["a", "b"], settings);
-        let encoded = Encoded::new(Kind::Delta, &mk_header(), Content::full(&snapshot));
+        let encoded = Encoded::new(StreamKind::Delta, &mk_header(), Content::full(&snapshot));
         let [message] = messages(&encoded).try_into().unwrap();
         let decoded = v1::DeltaPolicyDiscoveryResponse::decode(message).unwrap();
         let mut expected = Content::full(&snapshot).into_delta(&mk_header(), 0, 0);
@@ -96,7 +96,7 @@ fn a_nonce_in_front_decodes_like_a_normal_message() {
 fn a_state_of_the_world_has_its_nonce_in_its_own_field() {
     let snapshot = mk_snapshot(&["a"], 3);
     let encoded = Encoded::new(
-        Kind::StateOfTheWorld,
+        StreamKind::StateOfTheWorld,
         &mk_header(),
         Content::full(&snapshot),
     );
@@ -111,7 +111,12 @@ fn a_state_of_the_world_has_its_nonce_in_its_own_field() {
 fn a_large_set_is_split_and_loses_nothing() {
     let snapshot = mk_snapshot(&["a", "b", "c", "d", "e"], 1000);
     let limit = 2500;
-    let encoded = Encoded::with_limit(Kind::Delta, &mk_header(), Content::full(&snapshot), limit);
+    let encoded = Encoded::with_limit(
+        StreamKind::Delta,
+        &mk_header(),
+        Content::full(&snapshot),
+        limit,
+    );
     let mut policies = Vec::new();
     let mut routes = Vec::new();
     let list = messages(&encoded);
@@ -133,7 +138,7 @@ fn a_large_set_is_split_and_loses_nothing() {
 fn parts_stay_below_a_clients_limit() {
     let snapshot = mk_snapshot(&["a", "b", "c", "d", "e"], 1 << 20);
     let encoded = Encoded::new(
-        Kind::StateOfTheWorld,
+        StreamKind::StateOfTheWorld,
         &mk_header(),
         Content::full(&snapshot),
     );
@@ -145,7 +150,7 @@ fn parts_stay_below_a_clients_limit() {
 #[test]
 fn streams_share_what_is_large() {
     let snapshot = mk_snapshot(&["a"], 2 * CHUNK_BYTES);
-    let encoded = Encoded::new(Kind::Delta, &mk_header(), Content::full(&snapshot));
+    let encoded = Encoded::new(StreamKind::Delta, &mk_header(), Content::full(&snapshot));
     let (mut one, mut two) = (Vec::new(), Vec::new());
     encoded.chunks(mk_nonce(), &mut one);
     encoded.chunks(mk_nonce(), &mut two);
@@ -155,7 +160,7 @@ fn streams_share_what_is_large() {
 
 #[test]
 fn a_confirmation_is_one_small_chunk() {
-    let encoded = Encoded::new(Kind::Delta, &mk_header(), Content::no_change());
+    let encoded = Encoded::new(StreamKind::Delta, &mk_header(), Content::no_change());
     let mut chunks = Vec::new();
     encoded.chunks(mk_nonce(), &mut chunks);
     assert_eq!(chunks.len(), 1);

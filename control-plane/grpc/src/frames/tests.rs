@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::UNIX_EPOCH};
 use assent_core::{
     Digest, Mode, Policy, PolicyKey,
     policy::{Content as PolicyContent, Limits},
-    session::{First, Input, Output, Session},
+    session::{InitialRequest, Input, Output, Session},
 };
 
 use super::*;
@@ -36,12 +36,12 @@ fn mk_published(snapshot: &Arc<Snapshot>) -> Published {
 fn mk_response(to: &Arc<Snapshot>, held: &[&str]) -> Response {
     let digest = Digest::of(b"held");
     let held: BTreeMap<_, _> = held.iter().map(|id| ((*id).to_owned(), digest)).collect();
-    let first = First {
+    let first = InitialRequest {
         held,
-        ..First::default()
+        ..InitialRequest::default()
     };
     let mut out = Vec::new();
-    let mut session = Session::new(Kind::Delta, 1, first);
+    let mut session = Session::new(StreamKind::Delta, 1, first);
     session.step(Input::Publish(to.clone()), &mut out);
     match out.swap_remove(0) {
         Output::Send(response) => response,
@@ -53,42 +53,65 @@ fn mk_response(to: &Arc<Snapshot>, held: &[&str]) -> Response {
 fn streams_that_send_the_same_share_one_encoding() {
     let snapshot = mk_snapshot(&["a", "b"]);
     let published = mk_published(&snapshot);
-    let full = published.encoded(Kind::Delta, &mk_response(&snapshot, &[]));
-    let again = published.encoded(Kind::Delta, &mk_response(&snapshot, &[]));
+    let full = published.encoded(StreamKind::Delta, &mk_response(&snapshot, &[]));
+    let again = published.encoded(StreamKind::Delta, &mk_response(&snapshot, &[]));
     assert!(Arc::ptr_eq(&full, &again));
-    let world = published.encoded(Kind::StateOfTheWorld, &mk_response(&snapshot, &[]));
+    let world = published.encoded(StreamKind::StateOfTheWorld, &mk_response(&snapshot, &[]));
     assert!(!Arc::ptr_eq(&full, &world));
 
-    let claim = published.encoded(Kind::Delta, &mk_response(&snapshot, &["x"]));
-    let again = published.encoded(Kind::Delta, &mk_response(&snapshot, &["x"]));
-    let other = published.encoded(Kind::Delta, &mk_response(&snapshot, &["y"]));
+    let claim = published.encoded(StreamKind::Delta, &mk_response(&snapshot, &["x"]));
+    let again = published.encoded(StreamKind::Delta, &mk_response(&snapshot, &["x"]));
+    let other = published.encoded(StreamKind::Delta, &mk_response(&snapshot, &["y"]));
     assert!(Arc::ptr_eq(&claim, &again));
     assert!(!Arc::ptr_eq(&claim, &other));
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn the_cache_is_bounded() {
     let snapshot = mk_snapshot(&["a"]);
     let published = mk_published(&snapshot);
     for n in 0..2 * MAX_CACHED {
-        published.encoded(Kind::Delta, &mk_response(&snapshot, &[&n.to_string()]));
+        published.encoded(
+            StreamKind::Delta,
+            &mk_response(&snapshot, &[&n.to_string()]),
+        );
     }
     assert_eq!(published.frames.lock().unwrap().len(), MAX_CACHED);
-    let long = "x".repeat(MAX_CLAIM_BYTES + 1);
-    let published = mk_published(&snapshot);
-    published.encoded(Kind::Delta, &mk_response(&snapshot, &[&long]));
-    assert_eq!(published.frames.lock().unwrap().len(), 0);
 }
 
 #[test]
-fn a_response_to_another_set_is_not_taken_from_here() {
+fn large_differences_are_shared_up_to_a_bound() {
+    let names: Vec<String> = (0..2 * MAX_CLAIM_POLICIES)
+        .map(|n| format!("p-{n}"))
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let snapshot = mk_snapshot(&names);
+    let published = mk_published(&snapshot);
+    let encode = |held: &str| {
+        let response = mk_response(&snapshot, &[held]);
+        published.encoded(StreamKind::Delta, &response)
+    };
+    assert!(Arc::ptr_eq(&encode("first"), &encode("first")));
+    for n in 0..2 * MAX_LARGE_CLAIMS {
+        encode(&n.to_string());
+    }
+    assert_eq!(published.frames.lock().unwrap().len(), MAX_LARGE_CLAIMS);
+    assert!(Arc::ptr_eq(&encode("first"), &encode("first")));
+
+    let long = "x".repeat(MAX_CLAIM_BYTES + 1);
+    let response = mk_response(&mk_snapshot(&["a"]), &[&long]);
+    assert!(Key::of(StreamKind::Delta, &response.body).is_large());
+}
+
+#[test]
+fn responses_to_another_snapshot_are_not_shared() {
     let (old, new) = (mk_snapshot(&["a"]), mk_snapshot(&["a", "b"]));
     let published = mk_published(&new);
-    let encoded = published.encoded(Kind::Delta, &mk_response(&old, &[]));
+    let encoded = published.encoded(StreamKind::Delta, &mk_response(&old, &[]));
     assert!(
         encoded.len()
             < published
-                .encoded(Kind::Delta, &mk_response(&new, &[]))
+                .encoded(StreamKind::Delta, &mk_response(&new, &[]))
                 .len()
     );
 }

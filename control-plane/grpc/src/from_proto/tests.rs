@@ -39,7 +39,7 @@ fn a_digest_that_cannot_be_read_matches_no_content() {
     request
         .initial_revisions
         .insert("b".into(), good.to_string());
-    let first = request.into_first().unwrap();
+    let first = request.into_initial().unwrap();
     assert_eq!(first.held["a"], Digest::from_raw([0; 32]));
     assert_eq!(first.held["b"], good);
 }
@@ -52,10 +52,10 @@ fn a_map_has_at_most_20_000_entries() {
         initial_revisions: held.collect(),
         ..Default::default()
     };
-    assert!(request.clone().into_first().is_ok());
+    assert!(request.clone().into_initial().is_ok());
     request.initial_revisions.insert("one more".into(), digest);
     assert_eq!(
-        request.into_first().unwrap_err(),
+        request.into_initial().unwrap_err(),
         Error::TooManyHeld(MAX_HELD + 1)
     );
 }

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use assent_core::{
     Snapshot,
-    session::{First, Input, Kind, Nonce, Output, Session},
+    session::{InitialRequest, Input, Nonce, Output, Session, StreamKind},
 };
 use http_body_util::BodyExt as _;
 
@@ -14,12 +14,12 @@ fn mk_encoded() -> Encoded {
         control_plane: Default::default(),
         published_at: std::time::UNIX_EPOCH,
     };
-    Encoded::new(Kind::Delta, &header, Content::no_change())
+    Encoded::new(StreamKind::Delta, &header, Content::no_change())
 }
 
 fn mk_nonce() -> Nonce {
     let mut out = Vec::new();
-    let mut session = Session::new(Kind::Delta, 7, First::default());
+    let mut session = Session::new(StreamKind::Delta, 7, InitialRequest::default());
     session.step(Input::Publish(Arc::new(Snapshot::empty())), &mut out);
     match out.first() {
         Some(Output::Send(response)) => response.nonce,

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use assent_core::{
     Millis, Version,
-    fleet::{Fleet, Fold, Name, Replica, State},
+    fleet::{Fleet, Fold, Name, Replica, ReplicaState},
 };
 
 #[cfg(test)]
@@ -20,7 +20,7 @@ pub struct Query {
     /// Only this replica.
     pub replica: Option<String>,
     /// Only replicas in these states; empty is all.
-    pub states: Vec<State>,
+    pub states: Vec<ReplicaState>,
     /// Replicas on one page.
     pub limit: usize,
     /// Only replicas whose names come after this: the page token.
@@ -52,7 +52,7 @@ pub struct ReplicaRow {
     /// What it has and said.
     pub replica: Replica,
     /// What that amounts to.
-    pub state: State,
+    pub state: ReplicaState,
 }
 
 /// One policy.
@@ -93,7 +93,7 @@ impl Query {
     /// The replicas of this page, and the token of the next one. Costs one walk over the
     /// fleet's names; only what is shown is copied.
     pub fn select(&self, fleet: &Fleet, current: Version) -> (Vec<ReplicaRow>, Option<String>) {
-        let wanted = |name: &Name, state: State| {
+        let wanted = |name: &Name, state: ReplicaState| {
             self.after.as_deref().is_none_or(|after| &**name > after)
                 && self
                     .replica

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use assent_core::{
     Millis,
-    fleet::{Node, State},
+    fleet::{Node, ReplicaState},
     session::{Failure, Rejection},
 };
 use assent_proto::{google::rpc, v1};
@@ -25,13 +25,13 @@ pub(super) fn response(page: &Page) -> v1::ClientStatusResponse {
     }
 }
 
-pub(super) fn state_of(state: v1::ReplicaState) -> Option<State> {
+pub(super) fn state_of(state: v1::ReplicaState) -> Option<ReplicaState> {
     match state {
         v1::ReplicaState::Unspecified => None,
-        v1::ReplicaState::Current => Some(State::Current),
-        v1::ReplicaState::Behind => Some(State::Behind),
-        v1::ReplicaState::Rejected => Some(State::Rejected),
-        v1::ReplicaState::Disconnected => Some(State::Disconnected),
+        v1::ReplicaState::Current => Some(ReplicaState::Current),
+        v1::ReplicaState::Behind => Some(ReplicaState::Behind),
+        v1::ReplicaState::Rejected => Some(ReplicaState::Rejected),
+        v1::ReplicaState::Disconnected => Some(ReplicaState::Disconnected),
     }
 }
 
@@ -39,7 +39,7 @@ fn replica(row: &ReplicaRow, when: impl Fn(Millis) -> prost_types::Timestamp) ->
     let replica = &row.replica;
     let report = &replica.report;
     let refused = report.refused.as_ref();
-    let rejected = replica.taken.iter().flat_map(|taken| &taken.rejected);
+    let rejected = replica.applied.iter().flat_map(|applied| &applied.rejected);
     v1::ReplicaStatus {
         node: Some(node(&row.name, &replica.node)),
         identity: replica.identity.clone(),
@@ -96,12 +96,12 @@ fn failure(failure: &Failure) -> rpc::Status {
     }
 }
 
-fn state(state: State) -> v1::ReplicaState {
+fn state(state: ReplicaState) -> v1::ReplicaState {
     match state {
-        State::Current => v1::ReplicaState::Current,
-        State::Behind => v1::ReplicaState::Behind,
-        State::Rejected => v1::ReplicaState::Rejected,
-        State::Disconnected => v1::ReplicaState::Disconnected,
+        ReplicaState::Current => v1::ReplicaState::Current,
+        ReplicaState::Behind => v1::ReplicaState::Behind,
+        ReplicaState::Rejected => v1::ReplicaState::Rejected,
+        ReplicaState::Disconnected => v1::ReplicaState::Disconnected,
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use assent_core::{
     fleet::{Name, Node},
-    session::{First, Session},
+    session::{InitialRequest, Session},
 };
 use assent_proto::v1;
 use tokio::time::Instant;
@@ -17,10 +17,10 @@ use tracing::Instrument as _;
 use super::{Stream, timing::Timing};
 use crate::{
     auth::Caller,
+    events::StreamEvent,
     from_proto::{self, Request},
     hub::{Hub, Server},
     metrics::BadFirst,
-    notice::Notice,
     pipe::Pipe,
     registry::Key,
 };
@@ -55,7 +55,7 @@ impl<R: Request> Opening<R> {
         tokio::spawn(stream.run().in_current_span());
     }
 
-    async fn first(&mut self) -> Result<(Node, First, Arc<Server>), Status> {
+    async fn first(&mut self) -> Result<(Node, InitialRequest, Arc<Server>), Status> {
         let message = self.first_message().await;
         let (node, first) = match message.and_then(|message| self.read(message)) {
             Ok(read) => read,
@@ -83,14 +83,14 @@ impl<R: Request> Opening<R> {
         }
     }
 
-    fn read(&self, mut message: R) -> Result<(Node, First), (BadFirst, Status)> {
+    fn read(&self, mut message: R) -> Result<(Node, InitialRequest), (BadFirst, Status)> {
         let node = message.take_node().ok_or(from_proto::Error::NoNode);
         let node = node.and_then(from_proto::node).map_err(invalid)?;
         let principal = &self.caller.principal;
         principal
             .check(&node.id, &node.policy_server)
             .map_err(|status| (BadFirst::Identity, status))?;
-        let first = message.into_first().map_err(invalid)?;
+        let first = message.into_initial().map_err(invalid)?;
         Ok((node, first))
     }
 
@@ -99,7 +99,7 @@ impl<R: Request> Opening<R> {
         status
     }
 
-    async fn enter(self, node: Node, first: First, server: &Server) -> Box<Stream<R>> {
+    async fn enter(self, node: Node, first: InitialRequest, server: &Server) -> Box<Stream<R>> {
         let Opening {
             hub,
             caller,
@@ -134,14 +134,13 @@ impl<R: Request> Opening<R> {
             requests,
             pipe,
         });
-        let opened = Notice::Opened {
-            server: stream.registered.key.server.clone(),
+        let opened = StreamEvent::Opened {
             identity: caller.principal.identity().to_owned(),
             stream: stream.registered.stream,
             node,
         };
         // Where nobody listens any more, the first report ends the stream.
-        let _ = stream.tell(opened).await;
+        let _ = stream.send_event(opened).await;
         stream
     }
 }

@@ -1,5 +1,5 @@
 use assent_core::Digest;
-use assent_grpc::{Config, ControlPlane, Notice, Serving};
+use assent_grpc::{Config, ControlPlane, Serving, StreamEvent};
 use assent_proto::{google::rpc, v1};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -33,8 +33,8 @@ async fn a_new_client_gets_everything_then_differences() {
     );
     assert!(response.published_at.is_some());
 
-    let opened = plane.notices.recv().await.unwrap();
-    assert!(matches!(opened, Notice::Opened { node, .. } if node.id == "r-0"));
+    let opened = plane.events.recv().await.unwrap();
+    assert!(matches!(opened, StreamEvent::Opened { node, .. } if node.id == "r-0"));
     let sent = plane.report().await;
     assert_eq!(sent.outstanding.unwrap().to_string(), response.nonce);
     let acked = plane.report().await;
@@ -244,7 +244,7 @@ async fn fetch_returns_everything_and_leaves_no_trace() {
         .unwrap()
         .into_inner();
     assert_eq!(response.policies.len(), 2);
-    assert!(plane.notices.try_recv().is_err());
+    assert!(plane.events.try_recv().is_err());
     let request = v1::PolicyDiscoveryRequest {
         node: Some(v1::Node {
             policy_server: "other".into(),

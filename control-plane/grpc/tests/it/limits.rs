@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use assent_core::Digest;
-use assent_grpc::{Config, Notice};
+use assent_grpc::{Config, StreamEvent};
 use assent_proto::v1::{self, policy_discovery_service_client::PolicyDiscoveryServiceClient};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -145,17 +145,20 @@ async fn health_checks_are_known_and_forwarded() {
         Code::InvalidArgument
     );
     loop {
-        match plane.notices.recv().await.unwrap() {
-            Notice::RetiredRequests {
+        match plane.events.recv().await.unwrap() {
+            StreamEvent::RetiredRequests {
                 replica,
                 path,
                 requests,
                 ..
             } => {
-                assert_eq!((&*replica, &*path, requests), ("r-0", "cluster/a/0-0", 4));
+                assert_eq!(
+                    (&*replica, path.as_str(), requests),
+                    ("r-0", "cluster/a/0-0", 4)
+                );
                 break;
             }
-            Notice::Heard { replica, .. } => assert_eq!(&*replica, "r-0"),
+            StreamEvent::Heartbeat { replica, .. } => assert_eq!(&*replica, "r-0"),
             _ => {}
         }
     }

@@ -5,7 +5,7 @@ use std::{
 
 use assent_core::{
     Millis, PolicyKey, Snapshot,
-    fleet::{Counting, Fleet, Node},
+    fleet::{CountedReplicas, Fleet, Node},
 };
 use assent_grpc::{
     rollout::{Error, RevisionRow, Rollouts, Undone},
@@ -39,7 +39,7 @@ fn ask() -> v1::ClientStatusRequest {
 
 impl Board {
     pub(crate) fn new() -> Arc<Self> {
-        let fleet = Fleet::new(Counting::Everyone, Duration::from_secs(60));
+        let fleet = Fleet::new(CountedReplicas::All, Duration::from_secs(60));
         let board = Arc::new(Self {
             fleet: Mutex::new(fleet),
             ended: Mutex::default(),

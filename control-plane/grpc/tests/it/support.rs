@@ -6,7 +6,7 @@ use assent_core::{
     session::Report,
 };
 use assent_grpc::{
-    Authenticator, Config, ControlPlane, Discovery, Hub, Notice, Options, Services, Tls,
+    Authenticator, Config, ControlPlane, Discovery, Hub, Options, Services, StreamEvent, Tls,
     auth::Open,
     certificate::{Certificates, SelfSignedCa},
     modules::Modules,
@@ -35,7 +35,7 @@ pub(crate) type Response = v1::DeltaPolicyDiscoveryResponse;
 /// A served hub.
 pub(crate) struct Plane {
     pub(crate) hub: Hub,
-    pub(crate) notices: mpsc::Receiver<Notice>,
+    pub(crate) events: mpsc::Receiver<StreamEvent>,
     pub(crate) board: Arc<Board>,
     pub(crate) url: String,
     pub(crate) shutdown: CancellationToken,
@@ -162,7 +162,7 @@ impl Plane {
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let (tx, notices) = mpsc::channel(1024);
+        let (tx, events) = mpsc::channel(1024);
         let control_plane = ControlPlane {
             id: "cp-0".into(),
             version: "test".into(),
@@ -188,7 +188,7 @@ impl Plane {
         let task = tokio::spawn(async move { serving.await.unwrap() });
         Self {
             hub,
-            notices,
+            events,
             board,
             url,
             shutdown,
@@ -243,7 +243,8 @@ impl Plane {
     /// The next thing that a stream said about its state.
     pub(crate) async fn report(&mut self) -> Report {
         loop {
-            if let Notice::Reported { report, .. } = within(self.notices.recv()).await.unwrap() {
+            if let StreamEvent::Reported { report, .. } = within(self.events.recv()).await.unwrap()
+            {
                 return report;
             }
         }
@@ -252,7 +253,7 @@ impl Plane {
     /// Skips until a stream closes, and says which.
     pub(crate) async fn closed(&mut self) -> u64 {
         loop {
-            if let Notice::Closed { stream, .. } = within(self.notices.recv()).await.unwrap() {
+            if let StreamEvent::Closed { stream, .. } = within(self.events.recv()).await.unwrap() {
                 return stream;
             }
         }

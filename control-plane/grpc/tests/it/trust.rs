@@ -61,7 +61,7 @@ async fn streams_need_a_token_of_that_replica() {
     assert_eq!(open(&plane, "r-1", "bound").await, Code::PermissionDenied);
     let counted = plane.counted("first_message_errors_total{reason=\"identity\"}");
     assert_eq!(counted, 1);
-    assert!(plane.notices.try_recv().is_err());
+    assert!(plane.events.try_recv().is_err());
     assert_eq!(open(&plane, "r-0", "bound").await, Code::Ok);
     assert_eq!(open(&plane, "r-1", "anyone").await, Code::Ok);
 }

@@ -1,4 +1,4 @@
-//! The webhook configurations of our own kinds and of the injector.
+//! The webhook configurations of the control plane's own kinds and of the injector.
 //!
 //! They fail closed: an object that nobody checked must not be stored. So each says narrowly
 //! what it is asked for, and a control plane that is down, being upgraded or gone locks nobody
@@ -6,10 +6,9 @@
 //! zero), the cluster's own collectors and our own service accounts never wait for us.
 
 use k8s_openapi::{
-    ByteString,
     api::admissionregistration::v1::{
         MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations,
-        ServiceReference, ValidatingWebhook, ValidatingWebhookConfiguration, WebhookClientConfig,
+        ValidatingWebhook, ValidatingWebhookConfiguration,
     },
     apimachinery::pkg::apis::meta::v1::{
         LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference,
@@ -17,7 +16,10 @@ use k8s_openapi::{
 };
 
 use super::{INJECT_PATH, MUTATE_PATH, VALIDATE_PATH};
-use crate::names::{ALLOW_DELETE_ANNOTATION, MANAGED_BY, SERVER_LABEL};
+use crate::{
+    names::{ALLOW_DELETE_ANNOTATION, MANAGED_BY, SERVER_LABEL},
+    webhook::WebhookEndpoint,
+};
 
 /// Name of the configuration that validates.
 pub const VALIDATING: &str = "assent";
@@ -28,7 +30,7 @@ pub const DEFAULTS: &str = "assent-defaults";
 /// Name of the configuration that gives pods their evaluators.
 pub const INJECTOR: &str = "assent-injector";
 
-/// Those that take apart what is deleted; they must never wait for us.
+/// The garbage collectors, which must never wait for the control plane.
 const COLLECTORS: &[&str] = &[
     "system:kube-controller-manager",
     "system:serviceaccount:kube-system:generic-garbage-collector",
@@ -42,37 +44,21 @@ const KINDS: &[&str] = &[
     "policyservers",
 ];
 
-/// Nothing that we do takes long; a client should not wait longer for one that hangs.
+/// Reviews take milliseconds; a client should not wait longer for a control plane that hangs.
 const TIMEOUT_SECONDS: i32 = 10;
-
-/// How API servers reach the control plane's webhook port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// By a Service.
-    Service {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// Its port.
-        port: i32,
-    },
-    /// By a URL that the path is put behind: for a control plane outside of the cluster.
-    Url(String),
-}
 
 /// What makes the configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
     /// The control plane's webhook port.
-    pub reach: Reach,
+    pub endpoint: WebhookEndpoint,
     /// The control plane's namespace.
     pub namespace: String,
     /// The uid of that Namespace object, which owns every configuration: none outlives it.
     pub namespace_uid: String,
     /// Certificates that the control plane's is checked with, PEM.
     pub ca_bundle: Vec<u8>,
-    /// User names of our own service accounts: `system:serviceaccount:<namespace>:<name>`.
+    /// The control plane's own users: `system:serviceaccount:<namespace>:<name>`.
     pub service_accounts: Vec<String>,
 }
 
@@ -81,7 +67,9 @@ pub fn validating(input: &Input) -> ValidatingWebhookConfiguration {
     let hook = |name: &str, rule, conditions, failure_policy: &str| ValidatingWebhook {
         name: format!("{name}.policies.assent.dev"),
         admission_review_versions: vec!["v1".to_owned()],
-        client_config: client_config(input, VALIDATE_PATH),
+        client_config: input
+            .endpoint
+            .client_config(VALIDATE_PATH, &input.ca_bundle),
         failure_policy: Some(failure_policy.to_owned()),
         match_conditions: Some(conditions),
         match_policy: Some("Equivalent".to_owned()),
@@ -119,7 +107,7 @@ pub fn validating(input: &Input) -> ValidatingWebhookConfiguration {
 pub fn defaults(input: &Input) -> MutatingWebhookConfiguration {
     let webhook = MutatingWebhook {
         name: "defaults.policies.assent.dev".to_owned(),
-        client_config: client_config(input, MUTATE_PATH),
+        client_config: input.endpoint.client_config(MUTATE_PATH, &input.ca_bundle),
         match_conditions: Some(written(input)),
         namespace_selector: Some(LabelSelector::default()),
         object_selector: Some(LabelSelector::default()),
@@ -142,7 +130,7 @@ pub fn injector(input: &Input) -> MutatingWebhookConfiguration {
     pods.scope = Some("Namespaced".to_owned());
     let webhook = MutatingWebhook {
         name: "injector.policies.assent.dev".to_owned(),
-        client_config: client_config(input, INJECT_PATH),
+        client_config: input.endpoint.client_config(INJECT_PATH, &input.ca_bundle),
         match_conditions: Some(Vec::new()),
         namespace_selector: Some(selector(
             "kubernetes.io/metadata.name",
@@ -150,7 +138,7 @@ pub fn injector(input: &Input) -> MutatingWebhookConfiguration {
             &["kube-system"],
         )),
         object_selector: Some(selector(SERVER_LABEL, "Exists", &[])),
-        // Others may change the pod after us; we look at it again.
+        // Other webhooks may change the pod afterwards; it is reviewed again.
         reinvocation_policy: Some("IfNeeded".to_owned()),
         rules: Some(vec![pods]),
         ..mutating()
@@ -185,33 +173,6 @@ fn metadata(name: &str, input: &Input) -> ObjectMeta {
             ..OwnerReference::default()
         }]),
         ..ObjectMeta::default()
-    }
-}
-
-fn client_config(input: &Input, path: &str) -> WebhookClientConfig {
-    let ca_bundle = Some(ByteString(input.ca_bundle.clone()));
-    let config = WebhookClientConfig {
-        ca_bundle,
-        ..WebhookClientConfig::default()
-    };
-    match &input.reach {
-        Reach::Url(base) => WebhookClientConfig {
-            url: Some(format!("{}{path}", base.trim_end_matches('/'))),
-            ..config
-        },
-        Reach::Service {
-            namespace,
-            name,
-            port,
-        } => WebhookClientConfig {
-            service: Some(ServiceReference {
-                namespace: namespace.clone(),
-                name: name.clone(),
-                path: Some(path.to_owned()),
-                port: Some(*port),
-            }),
-            ..config
-        },
     }
 }
 

@@ -55,7 +55,7 @@ pub enum Reason {
     /// A kubelet made it.
     #[error("mirror pods get no evaluator; remove the label {SERVER_LABEL}")]
     Mirror,
-    /// Nobody allowed it.
+    /// The PolicyServer does not allow the namespace.
     #[error(
         "the PolicyServer \"{server}\" does not allow evaluators in the namespace {namespace}; \
          add it to spec.injection.allowedNamespaces"
@@ -69,15 +69,15 @@ pub enum Reason {
     /// There is no such PolicyServer.
     #[error("there is no PolicyServer \"{0}\"; create it, or correct the label {SERVER_LABEL}")]
     UnknownServer(String),
-    /// Somebody else's container has our name.
+    /// A container of the user has the evaluator's name.
     #[error("the pod has a container named {EVALUATOR_CONTAINER} already; rename it")]
     NameTaken,
-    /// We have just started.
+    /// The control plane has just started.
     #[error("the control plane does not know all PolicyServers yet; try again in a moment")]
     NotReady,
 }
 
-/// Says what becomes of `pod`, which is to be created in `namespace`.
+/// Decides about `pod`, which is created in `namespace`.
 pub fn inject(pod: &Value, namespace: &str, known: Option<&Known>, options: &Options) -> Outcome {
     let label = patch::at(pod, &["metadata", "labels", SERVER_LABEL]);
     let Some(server) = label.and_then(Value::as_str) else {
@@ -111,7 +111,7 @@ pub fn inject(pod: &Value, namespace: &str, known: Option<&Known>, options: &Opt
 
 type Decided = Result<Vec<PatchOperation>, Reason>;
 
-/// A pod of one of our StatefulSets: the placeholder is filled in where it stands.
+/// A pod of a PolicyServer's StatefulSet: the placeholder is replaced in place.
 fn own_pod(pod: &Value, place: Option<Place<'_>>, server: &KnownServer) -> Decided {
     let parts = &server.own;
     match place {
@@ -125,7 +125,7 @@ fn own_pod(pod: &Value, place: Option<Place<'_>>, server: &KnownServer) -> Decid
     }
 }
 
-/// Whether a pod of somebody else may have an evaluator beside it.
+/// Whether a user's pod may have an evaluator injected.
 fn allowed(pod: &Value, server: &str, namespace: &str, found: &KnownServer) -> Result<(), Reason> {
     if patch::at(pod, &["metadata", "annotations", MIRROR_ANNOTATION]).is_some() {
         return Err(Reason::Mirror);

@@ -1,4 +1,8 @@
-//! AdmissionReviews: what comes in, and what goes out.
+//! AdmissionReviews: requests and responses.
+//!
+//! The types are written by hand because those of `kube::core::admission` require objects with
+//! typed metadata: a field of the metadata that this build does not know would be dropped before
+//! it is validated, and patches would be computed against another object than the user's.
 
 use axum::http::{HeaderMap, StatusCode, header};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -8,25 +12,25 @@ use serde_json::{Value, json};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 
-/// What the API server asks.
+/// The request of an API server.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Request {
-    /// Names this request in its answer.
+    /// Identifies the request in its response.
     pub uid: String,
-    /// What is written, deleted or scaled.
+    /// The resource that is written, deleted or scaled.
     pub resource: Resource,
-    /// `scale`, say; empty for the object itself.
+    /// Such as `scale`; empty for the object itself.
     pub sub_resource: String,
-    /// Name of the object; empty where the API server is to make one.
+    /// Name of the object; empty if the API server generates it.
     pub name: String,
-    /// Namespace of the object; empty for one without.
+    /// Namespace of the object; empty if it is cluster-scoped.
     pub namespace: String,
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
-    /// The object as it is to be; null for DELETE.
+    /// The new object; null for DELETE.
     pub object: Value,
-    /// The object as it is; null for CREATE.
+    /// The existing object; null for CREATE.
     pub old_object: Value,
 }
 
@@ -40,29 +44,29 @@ pub struct Resource {
     pub resource: String,
 }
 
-/// What is done to an object.
+/// An operation on an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Operation {
-    /// It is made.
+    /// Create.
     #[default]
     Create,
-    /// It is changed.
+    /// Update.
     Update,
-    /// It goes.
+    /// Delete.
     Delete,
-    /// It is talked to.
+    /// Connect, such as `exec`.
     Connect,
 }
 
-/// What is answered.
+/// The outcome of a review.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
     /// Why the request is refused, if it is.
     pub refusal: Option<Refusal>,
-    /// What the user should know all the same.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
-    /// How the object is changed.
+    /// Changes of the object.
     pub patch: Vec<PatchOperation>,
 }
 
@@ -71,37 +75,37 @@ pub struct Verdict {
 pub struct Refusal {
     /// The HTTP code that the client gets.
     pub code: u16,
-    /// What was wrong and what to do.
+    /// What is wrong and what to do.
     pub message: String,
 }
 
-/// Why a review gets no verdict.
+/// Why a review gets no response.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Not JSON by its header.
+    /// A content type other than JSON.
     #[error("reviews are application/json, not {0:?}")]
     ContentType(String),
-    /// More bytes than a review has.
+    /// The body exceeds the limit.
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
-    /// The body did not come.
+    /// The body could not be read.
     #[error("failed to read the body: {0}")]
     Body(String),
-    /// Not JSON, or not a review.
+    /// The body is not JSON, or not an AdmissionReview.
     #[error("failed to parse the body as an AdmissionReview: {0}")]
     Json(String),
-    /// Something else than a review.
+    /// The body is another kind of object.
     #[error(
         "expected apiVersion admission.k8s.io/v1 and kind AdmissionReview, got {0:?} and {1:?}"
     )]
     Kind(String, String),
-    /// A review that asks nothing.
+    /// The review has no request.
     #[error("the AdmissionReview has no request")]
     NoRequest,
-    /// A request that can't be answered.
+    /// The request has no uid, so that it can't be answered.
     #[error("the request has no uid")]
     NoUid,
-    /// A webhook configuration that sends other things here.
+    /// A webhook configuration sends other resources here.
     #[error("{0:?} are not reviewed here; correct the rules of the webhook configuration")]
     Resource(String),
 }
@@ -115,7 +119,7 @@ struct Envelope {
     request: Option<Request>,
 }
 
-/// Reviews are JSON; a client that says nothing means JSON too.
+/// Reviews are JSON, also if a client sends no content type.
 pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), Error> {
     let Some(value) = headers.get(header::CONTENT_TYPE) else {
         return Ok(());
@@ -144,7 +148,7 @@ impl Request {
         }
     }
 
-    /// That it is about a kind that users write.
+    /// Checks that the request is about a kind that users write.
     pub(super) fn expect_ours(&self) -> Result<(), Error> {
         const OURS: &[&str] = &[
             "admissionpolicies",
@@ -158,7 +162,7 @@ impl Request {
         }
     }
 
-    /// That it is about a pod.
+    /// Checks that the request is about a pod.
     pub(super) fn expect_pod(&self) -> Result<(), Error> {
         let Resource { group, resource } = &self.resource;
         match group.is_empty() && resource == "pods" && self.sub_resource.is_empty() {
@@ -185,12 +189,12 @@ impl Request {
 // === impl Verdict ===
 
 impl Verdict {
-    /// Lets the request pass.
+    /// Allows the request.
     pub fn allow() -> Self {
         Self::default()
     }
 
-    /// Lets the request pass, and says something.
+    /// Allows the request with warnings.
     pub fn warn(warnings: Vec<String>) -> Self {
         Self {
             warnings,
@@ -198,7 +202,7 @@ impl Verdict {
         }
     }
 
-    /// Lets the request pass, and changes the object.
+    /// Allows the request and changes the object.
     pub fn patch(patch: Vec<PatchOperation>) -> Self {
         Self {
             patch,
@@ -206,17 +210,17 @@ impl Verdict {
         }
     }
 
-    /// Refuses what the object says.
+    /// Refuses an invalid object.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::refuse(StatusCode::UNPROCESSABLE_ENTITY, message)
     }
 
-    /// Refuses what is being done.
+    /// Refuses an operation.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::refuse(StatusCode::FORBIDDEN, message)
     }
 
-    /// Refuses for now.
+    /// Refuses temporarily.
     pub fn later(message: impl Into<String>) -> Self {
         Self::refuse(StatusCode::SERVICE_UNAVAILABLE, message)
     }
@@ -232,7 +236,7 @@ impl Verdict {
         }
     }
 
-    /// The AdmissionReview that answers the request `uid`.
+    /// The AdmissionReview that responds to the request `uid`.
     pub fn review(&self, uid: &str) -> Value {
         let mut response = json!({ "uid": uid, "allowed": self.refusal.is_none() });
         if let Some(Refusal { code, message }) = &self.refusal {

@@ -82,7 +82,7 @@ async fn ask(path: &str, review: &Value) -> (StatusCode, Value) {
 }
 
 #[tokio::test]
-async fn a_bad_policy_is_refused_with_every_reason() {
+async fn invalid_policy_is_refused_with_every_reason() {
     let review = policy(json!({"module": "ftp://x", "rules": [], "protected": true}));
     let (status, answer) = ask(VALIDATE_PATH, &review).await;
     assert_eq!(status, StatusCode::OK);
@@ -102,7 +102,7 @@ async fn a_bad_policy_is_refused_with_every_reason() {
 }
 
 #[tokio::test]
-async fn defaults_come_as_a_patch() {
+async fn defaults_are_returned_as_a_patch() {
     let review = policy(json!({"module": "x", "rules": []}));
     let (_, answer) = ask(MUTATE_PATH, &review).await;
     let response = &answer["response"];
@@ -116,7 +116,7 @@ async fn defaults_come_as_a_patch() {
 }
 
 #[tokio::test]
-async fn outcomes_of_injection_are_told() {
+async fn injection_outcomes_are_observed() {
     let pod = json!({"metadata": {"labels": {crate::names::SERVER_LABEL: "nowhere"}}, "spec": {}});
     let state = Arc::new(Fixed {
         known: Some(Arc::default()),
@@ -138,7 +138,7 @@ async fn outcomes_of_injection_are_told() {
 }
 
 #[tokio::test]
-async fn what_is_no_review_is_refused_clearly() {
+async fn malformed_review_is_refused_with_a_reason() {
     let secrets = review(("", "secrets"), "CREATE", json!({}));
     let mut no_uid = policy(json!({}));
     no_uid["request"]["uid"] = json!("");

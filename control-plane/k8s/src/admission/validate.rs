@@ -31,7 +31,7 @@ pub fn validate(
     }
 }
 
-/// Whether somebody has asked for the object's deletion: it must always be let go.
+/// Whether the object is being deleted: that must never be blocked.
 pub(super) fn is_terminating(object: &Value) -> bool {
     let stamp = object.pointer("/metadata/deletionTimestamp");
     stamp.is_some_and(|stamp| !stamp.is_null())
@@ -78,7 +78,7 @@ fn write_policy(
     Verdict::warn(warnings::of_policy(policy, known))
 }
 
-/// Whether an update leaves alone everything that we read.
+/// Whether an update changes nothing that the control plane reads.
 fn is_untouched(request: &Request) -> bool {
     let rollback = |object: &Value| {
         let annotations = object.pointer("/metadata/annotations")?;

@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use super::{CLOCK_SKEW, Lives};
+use super::{CLOCK_SKEW, Life, Lives};
 
 #[cfg(test)]
 mod tests;
@@ -15,21 +15,12 @@ pub struct Dates {
     pub current: Option<Life>,
     /// The one that will.
     pub next: Option<Life>,
-    /// Those that did.
+    /// Those that signed before.
     pub previous: Vec<Life>,
     /// Since when the current one signs; without it nothing is dropped before its own end.
     pub signing_since: Option<SystemTime>,
-    /// Somebody asked for a new one.
+    /// A user requested a new one.
     pub asked: bool,
-}
-
-/// From when to when a certificate is good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
-    /// When it was made.
-    pub made: SystemTime,
-    /// When it ends.
-    pub ends: SystemTime,
 }
 
 /// What to do.
@@ -47,7 +38,8 @@ pub enum Step {
     Wait(SystemTime),
 }
 
-/// Rotations that somebody asks for faster than leaves end pile up in the bundle; this many.
+/// Rotations that are requested faster than leaves expire accumulate in the bundle: at most this
+/// many.
 const MAX_PREVIOUS: usize = 4;
 
 /// The next step.

@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, time::SystemTime};
 
+use assent_pki::CaPair;
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use rcgen::{KeyPair, PublicKeyData as _};
 
 use super::{
-    Authority, Error, Lives,
-    plan::{Dates, Life, Step},
-    sign::{self, Pair},
+    Authority, Error, Life, Lives,
+    plan::{Dates, Step},
 };
 use crate::names;
 
@@ -21,14 +21,14 @@ const PREVIOUS: &str = "ca-previous.crt";
 const GIVEN_CERTIFICATE: &str = "tls.crt";
 const GIVEN_KEY: &str = "tls.key";
 
-/// The leader puts back what it knows; where nobody knows one, a new one is made.
-const HEAL: &str = "; delete the Secret to have it made again";
+/// The leader restores the authority that it knows; a new leader creates one.
+const HEAL: &str = "; delete the Secret to create it again";
 
-/// The authorities that we made.
+/// The self-managed authorities.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Stored {
-    current: Option<Pair>,
-    next: Option<Pair>,
+    current: Option<CaPair>,
+    next: Option<CaPair>,
     previous: Vec<String>,
     signing_since: Option<SystemTime>,
     asked: Option<String>,
@@ -50,7 +50,7 @@ impl Stored {
             current: pair(secret, CERTIFICATE, KEY)?,
             next: pair(secret, NEXT_CERTIFICATE, NEXT_KEY)?,
             previous: match previous {
-                Some(pem) => sign::split(&pem).map_err(|why| broken(PREVIOUS, why, true))?,
+                Some(pem) => assent_pki::split(&pem).map_err(|why| broken(PREVIOUS, why, true))?,
                 None => Vec::new(),
             },
             signing_since: since.map(SystemTime::from),
@@ -61,10 +61,10 @@ impl Stored {
 
     pub(super) fn dates(&self) -> Result<Dates, Error> {
         let life = |key, pem: &str| -> Result<Life, Error> {
-            let read = sign::read(pem).map_err(|why| broken(key, why, true))?;
+            let read = assent_pki::read(pem).map_err(|why| broken(key, why, true))?;
             Ok(read.life)
         };
-        let of = |key, pair: &Option<Pair>| {
+        let of = |key, pair: &Option<CaPair>| {
             let pem = pair.as_ref().map(|pair| &pair.certificate);
             pem.map(|pem| life(key, pem)).transpose()
         };
@@ -87,12 +87,12 @@ impl Stored {
     ) -> Result<Self, Error> {
         match step {
             Step::Create => {
-                self.current = Some(sign::authority(now, lives)?);
+                self.current = Some(assent_pki::generate_ca(now, lives.authority)?);
                 self.signing_since = Some(now);
                 self.answered.clone_from(&self.asked);
             }
             Step::Prepare => {
-                self.next = Some(sign::authority(now, lives)?);
+                self.next = Some(assent_pki::generate_ca(now, lives.authority)?);
                 self.answered.clone_from(&self.asked);
             }
             Step::Promote => {
@@ -144,7 +144,7 @@ impl Stored {
         secret
     }
 
-    /// Signs with the current one; all are trusted. None where there is no current one.
+    /// An authority that signs with the current one and trusts all; none if there is no current one.
     pub(super) fn authority(&self, lives: Lives) -> Result<Option<Authority>, Error> {
         let Some(current) = &self.current else {
             return Ok(None);
@@ -153,46 +153,49 @@ impl Stored {
         let all = [&current.certificate].into_iter().chain(next);
         let bundle = all.chain(&self.previous).map(String::as_str).collect();
         let (key, ends) = check(current, CERTIFICATE, KEY, true)?;
-        Authority::new(current.certificate.clone(), key, bundle, ends, lives).map(Some)
+        Authority::new(current.certificate.clone(), key, bundle, ends, lives.leaf)
+            .map(Some)
+            .map_err(Error::from)
     }
 }
 
-/// The authority that somebody else wrote; `retired` are trusted as well.
+/// The authority that cert-manager provides; `retired` are trusted as well.
 pub(super) fn given(secret: &Secret, retired: &[String], lives: Lives) -> Result<Authority, Error> {
     let chain = text(secret, GIVEN_CERTIFICATE, false)?;
     let chain = chain.ok_or_else(|| missing(GIVEN_CERTIFICATE, false))?;
     let key = text(secret, GIVEN_KEY, false)?.ok_or_else(|| missing(GIVEN_KEY, false))?;
     let roots = text(secret, CERTIFICATE, false)?;
-    let all = sign::split(&chain).map_err(|why| broken(GIVEN_CERTIFICATE, why, false))?;
-    let pair = Pair {
+    let all = assent_pki::split(&chain).map_err(|why| broken(GIVEN_CERTIFICATE, why, false))?;
+    let pair = CaPair {
         certificate: all.first().cloned().unwrap_or_default(),
         key,
     };
     let (key, ends) = check(&pair, GIVEN_CERTIFICATE, GIVEN_KEY, false)?;
     let roots = roots.filter(|roots| !roots.trim().is_empty());
-    let roots = sign::split(&roots.unwrap_or(chain));
+    let roots = assent_pki::split(&roots.unwrap_or(chain));
     let mut bundle = roots.map_err(|why| broken(CERTIFICATE, why, false))?;
     let more = retired.iter().filter(|old| !bundle.contains(old));
     bundle.extend(more.cloned().collect::<Vec<_>>());
-    Authority::new(all.concat(), key, bundle.concat(), ends, lives)
+    let authority = Authority::new(all.concat(), key, bundle.concat(), ends, lives.leaf);
+    Ok(authority?)
 }
 
 /// Whether it can sign: the key belongs to the certificate, and that is an authority's.
 fn check(
-    pair: &Pair,
+    pair: &CaPair,
     certificate: &'static str,
     key: &'static str,
     ours: bool,
 ) -> Result<(KeyPair, SystemTime), Error> {
-    let read = sign::read(&pair.certificate).map_err(|why| broken(certificate, why, ours))?;
+    let read = assent_pki::read(&pair.certificate).map_err(|why| broken(certificate, why, ours))?;
     if !read.is_ca {
-        let why = "it is no certificate of an authority".to_owned();
+        let why = "it is not a CA certificate".to_owned();
         return Err(broken(certificate, why, ours));
     }
     let keys =
         KeyPair::from_pem(&pair.key).map_err(|error| broken(key, error.to_string(), ours))?;
     if keys.subject_public_key_info() != read.public_key {
-        let why = "it is not the key of the certificate".to_owned();
+        let why = "it does not match the certificate".to_owned();
         return Err(broken(key, why, ours));
     }
     Ok((keys, read.life.ends))
@@ -202,12 +205,12 @@ fn pair(
     secret: &Secret,
     certificate: &'static str,
     key: &'static str,
-) -> Result<Option<Pair>, Error> {
+) -> Result<Option<CaPair>, Error> {
     match (text(secret, certificate, true)?, text(secret, key, true)?) {
         (None, None) => Ok(None),
         (Some(_), None) => Err(missing(key, true)),
         (None, Some(_)) => Err(missing(certificate, true)),
-        (Some(certificate), Some(key)) => Ok(Some(Pair { certificate, key })),
+        (Some(certificate), Some(key)) => Ok(Some(CaPair { certificate, key })),
     }
 }
 

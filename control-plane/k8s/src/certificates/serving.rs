@@ -1,4 +1,4 @@
-//! The certificate of our own listeners, renewed at half of its life.
+//! The certificate of the control plane's own listeners, renewed at half of its lifetime.
 
 use std::{
     net::IpAddr,
@@ -46,7 +46,7 @@ pub fn keep_serving(
                     sender.send_replace(Arc::new(leaf));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "keeping the certificate that we have");
+                    tracing::warn!(%error, "failed to renew the serving certificate; keeping the current one");
                     renew_at = SystemTime::now() + LOOK;
                 }
             }

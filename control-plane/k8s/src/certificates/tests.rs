@@ -14,9 +14,8 @@ use rustls::{
 };
 
 use super::{
-    Authority, Error, Lives, Step,
+    Authority, Lives, SignError, Step,
     secret::{self, Stored},
-    sign,
 };
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -71,7 +70,7 @@ fn accepts(bundle: &str, chain: &str, name: &str) -> bool {
 }
 
 #[test]
-fn leaves_have_our_names_and_not_the_requests() {
+fn leaf_ignores_names_of_the_request() {
     let authority = authority(&mk_stored());
     let csr = mk_csr(&p256(), &["kubernetes.default.svc"]);
     let (name, address) = ("policy-server-default.assent-system.svc", "10.0.0.7");
@@ -95,7 +94,7 @@ fn leaves_have_our_names_and_not_the_requests() {
 }
 
 #[test]
-fn leaves_serve_and_do_nothing_else() {
+fn leaf_is_valid_for_serving_only() {
     let authority = authority(&mk_stored());
     let signed = authority
         .sign_csr(&mk_csr(&p256(), &[]), &["a".into()], &[])
@@ -112,7 +111,7 @@ fn leaves_serve_and_do_nothing_else() {
 }
 
 #[test]
-fn a_clock_one_hour_off_takes_them() {
+fn leaf_is_accepted_by_clocks_one_hour_off() {
     let authority = authority(&mk_stored());
     let leaf = authority.serving_leaf(&["a".into()], &[]).unwrap();
     let now = SystemTime::now();
@@ -123,7 +122,7 @@ fn a_clock_one_hour_off_takes_them() {
 }
 
 #[test]
-fn kinds_of_keys() {
+fn weak_and_unknown_keys_are_refused() {
     let authority = authority(&mk_stored());
     let sign = |key: &KeyPair| authority.sign_csr(&mk_csr(key, &[]), &["a".into()], &[]);
     let rsa = |size| KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size).unwrap();
@@ -140,24 +139,24 @@ fn kinds_of_keys() {
     for algorithm in [&rcgen::PKCS_ED25519, &rcgen::PKCS_ECDSA_P521_SHA512] {
         let key = KeyPair::generate_for(algorithm).unwrap();
         let error = sign(&key).unwrap_err();
-        assert!(matches!(error, Error::Request(_)), "{error}");
+        assert!(matches!(error, SignError::Request(_)), "{error}");
     }
 }
 
 #[test]
-fn a_request_must_be_signed_by_its_key() {
+fn request_must_be_signed_by_its_key() {
     let authority = authority(&mk_stored());
     let mut csr = mk_csr(&p256(), &[]);
     let last = csr.len() - 1;
     csr[last] ^= 1;
     for bad in [csr, Vec::new(), b"nonsense".to_vec()] {
         let error = authority.sign_csr(&bad, &[], &[]).unwrap_err();
-        assert!(matches!(error, Error::Request(_)), "{error}");
+        assert!(matches!(error, SignError::Request(_)), "{error}");
     }
 }
 
 #[test]
-fn a_leaf_does_not_outlive_its_authority() {
+fn leaf_never_outlives_its_authority() {
     let now = SystemTime::now();
     let old = now - (Lives::default().authority - HOUR);
     let stored = Stored::default()
@@ -172,7 +171,7 @@ fn a_leaf_does_not_outlive_its_authority() {
 }
 
 #[test]
-fn through_a_rotation_old_and_new_leaves_are_taken_by_old_and_new_bundles() {
+fn rotation_keeps_old_and_new_leaves_trusted() {
     let one = mk_stored();
     let leaf = |stored: &Stored| authority(stored).serving_leaf(&["a".into()], &[]).unwrap();
     let bundle = |stored: &Stored| authority(stored).bundle_pem().to_owned();
@@ -211,7 +210,9 @@ fn what_is_written_is_read() {
         authority(&stored).bundle_pem()
     );
     assert_eq!(
-        sign::split(authority(&again).bundle_pem()).unwrap().len(),
+        assent_pki::split(authority(&again).bundle_pem())
+            .unwrap()
+            .len(),
         3
     );
     let dates = again.dates().unwrap();
@@ -233,7 +234,7 @@ fn check_broken(change: impl FnOnce(&mut std::collections::BTreeMap<String, Byte
 }
 
 #[test]
-fn a_broken_secret_is_said_and_not_used() {
+fn broken_secret_is_reported_and_not_used() {
     let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
     check_broken(|data| drop(data.remove("ca.key")));
     check_broken(|data| drop(data.remove("ca.crt")));
@@ -254,7 +255,7 @@ fn a_broken_secret_is_said_and_not_used() {
 }
 
 #[test]
-fn secrets_are_not_shown() {
+fn debug_output_hides_keys() {
     let authority = authority(&mk_stored());
     let leaf = authority.serving_leaf(&["a".into()], &[]).unwrap();
     for text in [format!("{authority:?}"), format!("{leaf:?}")] {
@@ -285,7 +286,7 @@ fn mk_given() -> Secret {
 }
 
 #[test]
-fn a_given_authority_signs_below_its_root() {
+fn provided_authority_signs_below_its_root() {
     let given = secret::given(&mk_given(), &[], Lives::default()).unwrap();
     let leaf = given.serving_leaf(&["a".into()], &[]).unwrap();
     assert!(accepts(given.bundle_pem(), &leaf.chain_pem, "a"));

@@ -1,44 +1,56 @@
-//! What is known for a while. Bounded, whatever callers send.
+//! A bounded cache whose entries expire.
+//!
+//! Written by hand because callers choose the keys: the bound must hold after every insertion,
+//! not only after a background task ran, and each entry has an expiry of its own on a clock that
+//! tests control.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
+    hash::Hash,
     time::{Duration, Instant},
 };
 
-/// By the digest of a token.
-pub(super) type Key = [u8; 32];
-
-pub(super) struct Cache<T> {
+/// At most `max` entries; when it is full, the one that expires first makes room.
+pub(super) struct Cache<K, T> {
     max: usize,
-    entries: HashMap<Key, (T, Instant)>,
+    entries: HashMap<K, (T, Instant)>,
+    /// The same entries, by when they expire.
+    expiries: BTreeSet<(Instant, K)>,
 }
 
 // === impl Cache ===
 
-impl<T: Clone> Cache<T> {
+impl<K: Clone + Eq + Hash + Ord, T: Clone> Cache<K, T> {
     pub(super) fn new(max: usize) -> Self {
         Self {
             max,
             entries: HashMap::new(),
+            expiries: BTreeSet::new(),
         }
     }
 
-    pub(super) fn get(&self, key: &Key, now: Instant) -> Option<T> {
+    pub(super) fn get(&self, key: &K, now: Instant) -> Option<T> {
         let (value, until) = self.entries.get(key)?;
         (now < *until).then(|| value.clone())
     }
 
-    /// Keeps a value; where there is no room, in place of the one that ends first.
-    pub(super) fn put(&mut self, key: Key, value: T, now: Instant, keep: Duration) {
-        if self.entries.len() >= self.max && !self.entries.contains_key(&key) {
-            self.entries.retain(|_, (_, until)| now < *until);
+    /// Stores a value until `now + keep`.
+    pub(super) fn put(&mut self, key: K, value: T, now: Instant, keep: Duration) {
+        self.remove(&key);
+        while let Some((until, first)) = self.expiries.first().cloned() {
+            if until > now && self.entries.len() < self.max {
+                break;
+            }
+            self.remove(&first);
         }
-        if self.entries.len() >= self.max && !self.entries.contains_key(&key) {
-            let first = self.entries.iter().min_by_key(|(_, (_, until))| *until);
-            let first = first.map(|(key, _)| *key);
-            first.map(|first| self.entries.remove(&first));
-        }
+        self.expiries.insert((now + keep, key.clone()));
         self.entries.insert(key, (value, now + keep));
+    }
+
+    pub(super) fn remove(&mut self, key: &K) {
+        if let Some((_, until)) = self.entries.remove(key) {
+            self.expiries.remove(&(until, key.clone()));
+        }
     }
 }
 
@@ -49,31 +61,38 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn what_ended_is_not_known() {
+    fn expired_entry_is_absent() {
         let (mut cache, now) = (Cache::new(2), Instant::now());
-        cache.put([1; 32], "a", now, SECOND);
-        assert_eq!(cache.get(&[1; 32], now), Some("a"));
-        assert_eq!(cache.get(&[2; 32], now), None);
-        assert_eq!(cache.get(&[1; 32], now + SECOND), None);
+        cache.put(1, "a", now, SECOND);
+        assert_eq!(cache.get(&1, now), Some("a"));
+        assert_eq!(cache.get(&2, now), None);
+        assert_eq!(cache.get(&1, now + SECOND), None);
     }
 
     #[test]
-    fn it_never_grows_beyond_its_bound() {
+    fn cache_never_exceeds_its_bound() {
         let (mut cache, now) = (Cache::new(2), Instant::now());
-        cache.put([1; 32], 1, now, SECOND);
-        cache.put([2; 32], 2, now, SECOND * 3);
-        cache.put([3; 32], 3, now, SECOND * 2);
-        assert_eq!(cache.get(&[1; 32], now), None, "it ended first");
-        assert_eq!(cache.get(&[2; 32], now), Some(2));
-        // One that is there is replaced, and no other leaves for it.
-        cache.put([2; 32], 4, now, SECOND);
-        assert_eq!(
-            (cache.get(&[2; 32], now), cache.get(&[3; 32], now)),
-            (Some(4), Some(3))
-        );
-        for byte in 0..=255 {
-            cache.put([byte; 32], 0, now, SECOND);
-            assert!(cache.entries.len() <= 2);
+        cache.put(1, 1, now, SECOND);
+        cache.put(2, 2, now, SECOND * 3);
+        cache.put(3, 3, now, SECOND * 2);
+        assert_eq!(cache.get(&1, now), None, "it expires first");
+        assert_eq!(cache.get(&2, now), Some(2));
+        // Replacing an entry evicts no other.
+        cache.put(2, 4, now, SECOND);
+        assert_eq!((cache.get(&2, now), cache.get(&3, now)), (Some(4), Some(3)));
+        for key in 0..1_000 {
+            cache.put(key, 0, now, SECOND);
+            assert!(cache.entries.len() <= 2 && cache.expiries.len() <= 2);
         }
+    }
+
+    #[test]
+    fn insertion_removes_expired_entries() {
+        let (mut cache, now) = (Cache::new(100), Instant::now());
+        for key in 0..50 {
+            cache.put(key, 0, now, SECOND);
+        }
+        cache.put(50, 0, now + SECOND, SECOND);
+        assert_eq!((cache.entries.len(), cache.expiries.len()), (1, 1));
     }
 }

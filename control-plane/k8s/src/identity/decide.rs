@@ -1,16 +1,14 @@
-//! Decides who a caller is, from what the API server says.
+//! Decides who a caller is, from the API server's answers.
 
 use std::{net::IpAddr, time::SystemTime};
 
-use assent_api::PolicyServer;
 use k8s_openapi::api::{
-    apps::v1::StatefulSet,
     authentication::v1::TokenReviewStatus,
     authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec, SubjectAccessReviewStatus},
     core::v1::Pod,
 };
 
-use super::{Error, Replica, User, Verb};
+use super::{Error, Replica, User, Verb, jwt};
 use crate::names;
 
 #[cfg(test)]
@@ -29,7 +27,7 @@ const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 
-/// The owner of a token that was reviewed for our audience.
+/// The owner of a token that was reviewed for the control plane's audience.
 pub(super) fn user(
     status: Option<TokenReviewStatus>,
     expires: Option<SystemTime>,
@@ -38,17 +36,16 @@ pub(super) fn user(
     let status = status.unwrap_or_default();
     if status.authenticated != Some(true) {
         let why = status.error.filter(|why| !why.is_empty());
-        let why = why.unwrap_or_else(|| "the API server does not know it".to_owned());
+        let why = why.unwrap_or_else(|| "the API server does not accept it".to_owned());
         return Err(Error::Invalid(why));
     }
-    // An API server that does not look at audiences says none: then it is not for us.
+    // An API server that does not check audiences returns none: such a token is not accepted.
     let audiences = status.audiences.unwrap_or_default();
     if !audiences
         .iter()
         .any(|audience| audience == names::TOKEN_AUDIENCE)
     {
-        let why = format!("it is not for the audience {}", names::TOKEN_AUDIENCE);
-        return Err(Error::Invalid(why));
+        return Err(Error::Invalid(jwt::not_for_us()));
     }
     let user = status.user.unwrap_or_default();
     Ok(User {
@@ -56,8 +53,8 @@ pub(super) fn user(
         uid: user.uid.unwrap_or_default(),
         groups: user.groups.unwrap_or_default(),
         extra: user.extra.unwrap_or_default(),
-        // One that was accepted has not ended: where it seems so, our clock is ahead, and it
-        // can't say when.
+        // An accepted token has not expired: if it seems so, the clock of this process is ahead,
+        // and the claim is of no use.
         expires: expires.filter(|ends| *ends > now),
     })
 }
@@ -88,7 +85,7 @@ pub(super) fn claim(user: &User) -> Result<Option<Claim>, Error> {
     }
 }
 
-/// The pod of a claim, if it is that very pod and lives.
+/// The pod of a claim, if it is the very same pod and has not ended.
 pub(super) fn alive(claim: &Claim, pod: Option<Pod>) -> Result<Pod, Error> {
     let gone =
         |why: &str| Error::Invalid(format!("its pod {}/{} {why}", claim.namespace, claim.pod));
@@ -122,34 +119,31 @@ pub(super) fn server(pod: &Pod) -> Option<String> {
         .cloned()
 }
 
-/// Whether the pod is one of the server's own: made by its StatefulSet, in our namespace.
-pub(super) fn is_member(
-    claim: &Claim,
-    pod: &Pod,
-    set: Option<&StatefulSet>,
-    namespace: &str,
-) -> bool {
-    let Some(set) = set.and_then(|set| set.metadata.uid.as_ref()) else {
+/// Whether the pod is one of the server's own: made by its StatefulSet, which has the uid `set`,
+/// in the control plane's namespace.
+pub(super) fn is_member(claim: &Claim, pod: &Pod, set: Option<&str>, namespace: &str) -> bool {
+    let Some(set) = set.filter(|uid| !uid.is_empty()) else {
         return false;
     };
     let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
     let owned = owners.iter().any(|owner| {
-        owner.controller == Some(true) && owner.kind == "StatefulSet" && owner.uid == *set
+        owner.controller == Some(true) && owner.kind == "StatefulSet" && owner.uid == set
     });
     claim.namespace == namespace && owned
 }
 
-/// The replica: a member, or a follower where its PolicyServer is given and allows it.
+/// The replica: a member, or a follower if `follows` is given (the namespaces that its
+/// PolicyServer allows) and contains its namespace.
 pub(super) fn place(
     claim: Claim,
     pod: &Pod,
     server: String,
-    follows: Option<Option<PolicyServer>>,
+    follows: Option<&[String]>,
     expires: Option<SystemTime>,
 ) -> Result<Replica, Error> {
     let follower = follows.is_some();
-    if let Some(of) = follows {
-        may_follow(&claim, &server, of.as_ref())?;
+    if let Some(allowed) = follows {
+        may_follow(&claim, &server, allowed)?;
     }
     let address = pod
         .status
@@ -167,13 +161,11 @@ pub(super) fn place(
     })
 }
 
-fn may_follow(claim: &Claim, server: &str, of: Option<&PolicyServer>) -> Result<(), Error> {
-    let injection = of.and_then(|of| of.spec.injection.as_ref());
-    let allowed = injection.map(|injection| injection.allowed_namespaces.as_slice());
-    if !allowed.unwrap_or_default().contains(&claim.namespace) {
+fn may_follow(claim: &Claim, server: &str, allowed: &[String]) -> Result<(), Error> {
+    if !allowed.contains(&claim.namespace) {
         return Err(Error::Forbidden(format!(
-            "pod {}/{} is none of PolicyServer {server:?}, which allows no pods of that \
-             namespace: see its spec.injection.allowedNamespaces",
+            "pod {}/{} does not belong to PolicyServer {server:?}, and its namespace is not in \
+             the PolicyServer's spec.injection.allowedNamespaces",
             claim.namespace, claim.pod
         )));
     }
@@ -189,7 +181,7 @@ fn may_follow(claim: &Claim, server: &str, of: Option<&PolicyServer>) -> Result<
     Ok(())
 }
 
-/// The question whether a user may do this.
+/// The request for a review whether a user may do this.
 pub(super) fn access(user: &User, verb: Verb, server: Option<&str>) -> SubjectAccessReviewSpec {
     SubjectAccessReviewSpec {
         user: Some(user.name.clone()),
@@ -208,7 +200,7 @@ pub(super) fn access(user: &User, verb: Verb, server: Option<&str>) -> SubjectAc
     }
 }
 
-/// And its answer.
+/// The result of that review.
 pub(super) fn allowed(
     user: &User,
     verb: Verb,

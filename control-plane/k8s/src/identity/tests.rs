@@ -1,33 +1,45 @@
 #![allow(clippy::unwrap_used)]
-use std::{
-    convert::Infallible,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
-};
 
-use http::{Request, Response, StatusCode};
-use kube::client::Body;
+use std::cell::Cell;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::{
+    admission::AdmissionCache,
+    testing::{Requests, failure, not_found, scripted},
+};
 
-/// A checker before an API server that answers every review with this, and how often it was
-/// asked.
-fn mk_checker(code: StatusCode, answer: Value) -> (TokenChecker, Arc<AtomicUsize>) {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counts = asked.clone();
-    let service = tower::service_fn(move |_: Request<Body>| {
-        counts.fetch_add(1, Relaxed);
-        let body = Body::from(serde_json::to_vec(&answer).unwrap());
-        let response = Response::builder().status(code).body(body).unwrap();
-        async { Ok::<_, Infallible>(response) }
-    });
-    let client = Client::new(service, "default");
-    let lookup = Live::new(client.clone(), "assent-system");
-    let checker = TokenChecker::new(client, "assent-system", Arc::new(lookup));
-    (checker, asked)
+const TOKEN_REVIEW: &str = "POST /apis/authentication.k8s.io/v1/tokenreviews";
+const POD: &str = "GET /api/v1/namespaces/assent-system/pods/policy-server-default-0";
+
+thread_local! {
+    /// By how much the clock of this test is ahead.
+    static AHEAD: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-fn reviewed(status: &Value) -> Value {
+fn advance(by: Duration) {
+    AHEAD.set(AHEAD.get() + by);
+}
+
+fn mk(client: Client, lookup: impl Lookup) -> TokenChecker {
+    TokenChecker {
+        clock: || Instant::now() + AHEAD.get(),
+        ..TokenChecker::new(client, "assent-system", Arc::new(lookup))
+    }
+}
+
+/// A checker of an API server that answers every request like this.
+fn mk_checker(code: StatusCode, answer: Value) -> (TokenChecker, Requests) {
+    let (client, requests) = scripted(move |_| (code.as_u16(), answer.clone()));
+    let lookup = Live::new(client.clone(), "assent-system");
+    let checker = mk(client, lookup);
+    (checker, requests)
+}
+
+fn mk_review(status: &Value) -> Value {
     json!({
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenReview",
@@ -36,49 +48,240 @@ fn reviewed(status: &Value) -> Value {
     })
 }
 
+fn refusal() -> Value {
+    mk_review(&json!({"authenticated": false, "error": "token has expired"}))
+}
+
+/// A token as kubelets mount it, which only its signature tells from others.
+fn mk_token(signature: &str) -> String {
+    let claims = json!({"exp": 99_999_999_999_u64, "aud": [names::TOKEN_AUDIENCE]});
+    let claims = URL_SAFE_NO_PAD.encode(claims.to_string());
+    format!("e30.{claims}.{signature}")
+}
+
+fn of(token: &str) -> Credential<'_> {
+    Credential { token, peer: None }
+}
+
+/// What an API server answers about a member of the PolicyServer `default`.
+fn member(line: &str) -> (u16, Value) {
+    match line {
+        TOKEN_REVIEW => {
+            let status = json!({
+                "authenticated": true,
+                "audiences": [names::TOKEN_AUDIENCE],
+                "user": {
+                    "username": "system:serviceaccount:assent-system:policy-server-default",
+                    "groups": ["system:serviceaccounts"],
+                    "extra": {
+                        "authentication.kubernetes.io/pod-name": ["policy-server-default-0"],
+                        "authentication.kubernetes.io/pod-uid": ["pod-1"],
+                    },
+                },
+            });
+            (201, mk_review(&status))
+        }
+        POD => {
+            let pod = json!({
+                "metadata": {
+                    "name": "policy-server-default-0",
+                    "namespace": "assent-system",
+                    "uid": "pod-1",
+                    "labels": { names::SERVER_LABEL: "default" },
+                    "ownerReferences": [{
+                        "apiVersion": "apps/v1", "kind": "StatefulSet", "controller": true,
+                        "name": "policy-server-default", "uid": "set-1",
+                    }],
+                },
+                "spec": { "serviceAccountName": "policy-server-default", "containers": [] },
+            });
+            (200, pod)
+        }
+        _ => not_found(),
+    }
+}
+
+/// A checker that reads StatefulSets and PolicyServers from watches, of an API server that fails
+/// while the flag is set.
+fn mk_watched() -> (TokenChecker, Requests, Arc<std::sync::atomic::AtomicBool>) {
+    let down = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let fails = down.clone();
+    let (client, requests) =
+        scripted(
+            move |line| match fails.load(std::sync::atomic::Ordering::Relaxed) {
+                true => failure(503, "ServiceUnavailable"),
+                false => member(line),
+            },
+        );
+    let cache = AdmissionCache::new();
+    cache.set_stateful_sets([("default", "set-1")]);
+    let lookup = Watched::new(Live::new(client.clone(), "assent-system"), cache);
+    let checker = mk(client, lookup);
+    (checker, requests, down)
+}
+
 #[tokio::test]
-async fn what_was_reviewed_is_not_asked_again() {
+async fn stream_costs_two_requests_and_other_calls_none() {
+    let (checker, requests, _) = mk_watched();
+    let token = mk_token("a");
+    let replica = checker.replica(of(&token)).await.unwrap();
+    assert_eq!(replica.replica_id(), "policy-server-default-0");
+    assert!(!replica.follower);
+    assert_eq!(requests.take(), [TOKEN_REVIEW, POD]);
+    // Health checks and module fetches.
+    for _ in 0..100 {
+        checker.known_replica(of(&token)).await.unwrap();
+    }
+    assert_eq!(requests.take(), Vec::<String>::new());
+    // A stream that reconnects with the same token: only the pod is read again.
+    checker.replica(of(&token)).await.unwrap();
+    assert_eq!(requests.take(), [POD]);
+}
+
+#[tokio::test]
+async fn health_checks_cost_nothing_for_as_long_as_streams_live() {
+    let (checker, requests, _) = mk_watched();
+    let token = mk_token("a");
+    checker.replica(of(&token)).await.unwrap();
+    requests.take();
+    for _ in 0..6 * 36 {
+        advance(Duration::from_secs(10));
+        checker.known_replica(of(&token)).await.unwrap();
+    }
+    assert_eq!(requests.take(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn outage_of_the_api_server_ends_no_stream() {
+    let (checker, requests, down) = mk_watched();
+    let token = mk_token("a");
+    checker.replica(of(&token)).await.unwrap();
+    down.store(true, std::sync::atomic::Ordering::Relaxed);
+    for _ in 0..6 * 30 {
+        advance(Duration::from_secs(10));
+        checker.known_replica(of(&token)).await.unwrap();
+    }
+    // A stream that has to reconnect is let in as well; one of an unknown token is not.
+    checker.replica(of(&token)).await.unwrap();
+    let error = checker.replica(of(&mk_token("b"))).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    // But not for ever.
+    advance(REPLICA);
+    let error = checker.known_replica(of(&token)).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    assert!(!requests.take().is_empty());
+}
+
+#[tokio::test]
+async fn refused_replica_is_forgotten() {
+    let gone = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let is_gone = gone.clone();
+    let (client, _) = scripted(move |line| {
+        match line == POD && is_gone.load(std::sync::atomic::Ordering::Relaxed) {
+            true => not_found(),
+            false => member(line),
+        }
+    });
+    let cache = AdmissionCache::new();
+    cache.set_stateful_sets([("default", "set-1")]);
+    let lookup = Watched::new(Live::new(client.clone(), "assent-system"), cache);
+    let checker = mk(client, lookup);
+    let token = mk_token("a");
+    checker.replica(of(&token)).await.unwrap();
+    gone.store(true, std::sync::atomic::Ordering::Relaxed);
+    let error = checker.replica(of(&token)).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
+    let error = checker.known_replica(of(&token)).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
+}
+
+#[tokio::test]
+async fn accepted_token_is_reviewed_once() {
     let accepted = json!({
         "authenticated": true,
         "audiences": [names::TOKEN_AUDIENCE],
         "user": {"username": "ann"},
     });
-    let (checker, asked) = mk_checker(StatusCode::CREATED, reviewed(&accepted));
+    let (checker, requests) = mk_checker(StatusCode::CREATED, mk_review(&accepted));
     for _ in 0..3 {
-        assert_eq!(checker.user("one").await.unwrap().name, "ann");
+        assert_eq!(checker.user(of("one")).await.unwrap().name, "ann");
     }
-    assert_eq!(asked.load(Relaxed), 1);
-    checker.user("another").await.unwrap();
-    assert_eq!(asked.load(Relaxed), 2);
+    assert_eq!(requests.take().len(), 1);
+    checker.user(of("another")).await.unwrap();
+    assert_eq!(requests.take().len(), 1);
 }
 
 #[tokio::test]
-async fn a_refusal_is_remembered_too() {
-    let refused = json!({"authenticated": false, "error": "token has expired"});
-    let (checker, asked) = mk_checker(StatusCode::CREATED, reviewed(&refused));
+async fn refused_token_is_reviewed_once() {
+    let (checker, requests) = mk_checker(StatusCode::CREATED, refusal());
     let expect = Err(Error::Invalid("token has expired".to_owned()));
     for _ in 0..3 {
-        assert_eq!(checker.user("one").await, expect);
+        assert_eq!(checker.user(of("one")).await, expect);
     }
-    assert_eq!(asked.load(Relaxed), 1);
+    assert_eq!(requests.take().len(), 1);
 }
 
 #[tokio::test]
-async fn what_nobody_could_say_is_no_refusal_and_asked_again() {
+async fn invalid_tokens_of_one_address_are_limited() {
+    let (checker, requests) = mk_checker(StatusCode::CREATED, refusal());
+    let flood = async |peer: [u8; 4]| {
+        for n in 0..1_000 {
+            let token = mk_token(&format!("forged-{n}"));
+            let peer = Some(IpAddr::from(peer));
+            let credential = Credential {
+                token: &token,
+                peer,
+            };
+            checker.replica(credential).await.unwrap_err();
+        }
+    };
+    flood([10, 0, 0, 1]).await;
+    assert_eq!(requests.take().len(), MAX_INVALID as usize);
+    advance(REFUSED);
+    flood([10, 0, 0, 2]).await;
+    assert_eq!(requests.take().len(), MAX_INVALID as usize);
+    advance(INVALID_WINDOW);
+    flood([10, 0, 0, 1]).await;
+    assert_eq!(requests.take().len(), MAX_INVALID as usize);
+}
+
+#[tokio::test]
+async fn limited_address_keeps_its_accepted_tokens() {
+    let (client, requests) = scripted(member);
+    let lookup = Live::new(client.clone(), "assent-system");
+    let checker = mk(client, lookup);
+    let peer = Some(IpAddr::from([10, 0, 0, 1]));
+    let token = mk_token("a");
+    let credential = Credential {
+        token: &token,
+        peer,
+    };
+    checker.user(credential).await.unwrap();
+    requests.take();
+    for _ in 0..MAX_INVALID {
+        checker.count_invalid(peer);
+    }
+    checker.user(credential).await.unwrap();
+    let other = mk_token("b");
+    let other = Credential {
+        token: &other,
+        peer,
+    };
+    let error = checker.user(other).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    assert_eq!(requests.take(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn failed_review_is_no_refusal_and_is_repeated() {
     for code in [403, 429, 500, 503] {
         let code = StatusCode::from_u16(code).unwrap();
-        let failure = json!({
-            "apiVersion": "v1",
-            "kind": "Status",
-            "status": "Failure",
-            "message": "not now",
-            "code": code.as_u16(),
-        });
-        let (checker, asked) = mk_checker(code, failure);
-        for turn in 1..=2 {
-            let error = checker.replica("one").await.unwrap_err();
+        let (_, answer) = failure(code.as_u16(), "not now");
+        let (checker, requests) = mk_checker(code, answer);
+        for _ in 0..2 {
+            let error = checker.replica(of(&mk_token("one"))).await.unwrap_err();
             assert!(matches!(error, Error::Unavailable(_)), "{error}");
-            assert_eq!(asked.load(Relaxed), turn, "{code}");
+            assert_eq!(requests.take().len(), 1, "{code}");
         }
         let error = checker.authorize(&User::default(), Verb::Get, None).await;
         assert!(matches!(error, Err(Error::Unavailable(_))), "{error:?}");
@@ -86,11 +289,16 @@ async fn what_nobody_could_say_is_no_refusal_and_asked_again() {
 }
 
 #[tokio::test]
-async fn what_is_no_token_is_not_asked_about() {
-    let (checker, asked) = mk_checker(StatusCode::CREATED, Value::Null);
+async fn tokens_that_cannot_be_valid_cost_no_request() {
+    let (checker, requests) = mk_checker(StatusCode::CREATED, Value::Null);
     for token in ["", "a b", "a\n", "é", &"x".repeat(MAX_TOKEN + 1)] {
-        let error = checker.user(token).await.unwrap_err();
+        let error = checker.user(of(token)).await.unwrap_err();
         assert!(matches!(error, Error::Invalid(_)), "{error}");
     }
-    assert_eq!(asked.load(Relaxed), 0);
+    let other = URL_SAFE_NO_PAD.encode(r#"{"exp":99999999999,"aud":["other"]}"#);
+    for token in ["opaque", &format!("e30.{other}.c2ln")] {
+        let error = checker.replica(of(token)).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error}");
+    }
+    assert_eq!(requests.take().len(), 0);
 }

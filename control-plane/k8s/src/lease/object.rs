@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_stays_and_a_release_clears_holder_and_address() {
+    fn update_keeps_foreign_fields_and_release_clears_the_holder() {
         let mut first = lease(None, &mk_draft(None, Some("a")), Timestamp::UNIX_EPOCH);
         first.metadata.resource_version = Some("1".to_owned());
         let annotations = first.metadata.annotations.as_mut().unwrap();

@@ -16,7 +16,7 @@ pub struct Rule {
     pub resources: Vec<String>,
     /// What it allows.
     pub verbs: Vec<String>,
-    /// The only objects that it allows it for; all where it is empty.
+    /// The names of the objects; all if it is empty.
     pub names: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ pub fn version(major: &str, minor: &str) -> Option<Problem> {
     (!new_enough).then(|| Problem::Version(format!("{major}.{minor}")))
 }
 
-/// Names of our definitions.
+/// Names of the definitions.
 pub(super) fn names() -> Vec<String> {
     let name = |definition: &Value| text(definition, "/metadata/name").to_owned();
     assent_api::crd::all().iter().map(name).collect()
@@ -86,7 +86,7 @@ fn not_established(served: &Value) -> Option<String> {
     let refused = conditions.find(|c| c["type"] == "NamesAccepted" && c["status"] == "False");
     let why = refused.map(|condition| text(condition, "/message"));
     Some(
-        why.unwrap_or("the API server has not taken it yet")
+        why.unwrap_or("the API server has not accepted it yet")
             .to_owned(),
     )
 }

@@ -2,7 +2,7 @@
 
 use super::Problem;
 
-/// Something that we must be allowed to do.
+/// A permission that the control plane needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission {
     /// API group; empty is the core group.
@@ -11,7 +11,7 @@ pub struct Permission {
     pub resource: &'static str,
     /// What is done.
     pub verbs: &'static [&'static str],
-    /// The only objects that it is done to; all where it is empty.
+    /// The names of the objects; all if it is empty.
     pub names: &'static [&'static str],
     /// Where.
     pub scope: Scope,
@@ -22,7 +22,7 @@ pub struct Permission {
 pub enum Scope {
     /// Everywhere, by a ClusterRole.
     Cluster,
-    /// In our own namespace, by a Role.
+    /// In the control plane's namespace, by a Role.
     Namespace,
 }
 
@@ -33,7 +33,7 @@ const WRITE: &[&str] = &[
 ];
 const STATUS: &[&str] = &["get", "update", "patch"];
 
-/// Names of our definitions.
+/// Names of the definitions.
 const DEFINITIONS: &[&str] = &[
     "admissionpolicies.policies.assent.dev",
     "clusteradmissionpolicies.policies.assent.dev",
@@ -41,7 +41,7 @@ const DEFINITIONS: &[&str] = &[
     "policyservers.policies.assent.dev",
 ];
 
-/// Everything that we must be allowed to do.
+/// Every permission that the control plane needs.
 pub const REQUIRED: &[Permission] = &[
     // Users' objects: read, finalizers and rollbacks written, never deleted.
     cluster(
@@ -56,7 +56,7 @@ pub const REQUIRED: &[Permission] = &[
         &["get", "list", "watch", "update", "patch"],
     ),
     cluster(GROUP, "clusteradmissionpolicies/status", STATUS),
-    // The `default` one is ours to create.
+    // The control plane creates the `default` one.
     cluster(
         GROUP,
         "policyservers",
@@ -66,7 +66,7 @@ pub const REQUIRED: &[Permission] = &[
     // Revisions live beside their policies, in any namespace.
     cluster(GROUP, "policyrevisions", WRITE),
     cluster(GROUP, "policyrevisions/status", STATUS),
-    // Owners of what we make, where the API server asks for it.
+    // Owner references, if the API server checks permissions for them.
     cluster(GROUP, "admissionpolicies/finalizers", &["update"]),
     cluster(GROUP, "clusteradmissionpolicies/finalizers", &["update"]),
     cluster(GROUP, "policyservers/finalizers", &["update"]),
@@ -86,7 +86,7 @@ pub const REQUIRED: &[Permission] = &[
         &["get"],
         DEFINITIONS,
     ),
-    // Our own Namespace object owns every webhook configuration.
+    // The control plane's Namespace owns every webhook configuration.
     cluster("", "namespaces", &["get"]),
     // Followers are pods of any namespace; a token names the pod, which names its server.
     cluster("", "pods", &["get"]),
@@ -98,7 +98,7 @@ pub const REQUIRED: &[Permission] = &[
     own("", "configmaps", WRITE),
     own("", "pods", &["get", "list", "watch", "delete"]),
     own("", "secrets", &["get", "create", "update", "patch"]),
-    // A changed authority is to be heard of at once.
+    // A change of the authority must take effect at once.
     Permission {
         names: &[crate::names::CA],
         ..own("", "secrets", &["list", "watch"])

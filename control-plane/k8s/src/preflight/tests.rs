@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn servers_must_be_new_enough() {
+fn old_api_server_is_refused() {
     for (major, minor, old) in [
         ("1", "30", false),
         ("1", "36+", false),
@@ -45,7 +45,7 @@ fn check(change: impl FnOnce(&mut BTreeMap<String, Value>), expect: &[&str]) {
 const SERVERS: &str = "policyservers.policies.assent.dev";
 
 #[test]
-fn definitions_must_be_ours_or_newer() {
+fn older_definitions_are_reported() {
     check(|_| {}, &[]);
     check(
         |served| drop(served.remove(SERVERS)),
@@ -146,7 +146,7 @@ fn rules_grant_what_they_name() {
 }
 
 #[test]
-fn everything_that_is_missing_is_said_at_once() {
+fn all_missing_parts_are_reported_at_once() {
     let pods = REQUIRED
         .iter()
         .find(|p| p.resource == "statefulsets")
@@ -170,7 +170,7 @@ fn everything_that_is_missing_is_said_at_once() {
 
 /// The threats: no wildcards, and secrets in our own namespace only.
 #[test]
-fn we_ask_for_no_more_than_we_need() {
+fn no_unneeded_permission_is_requested() {
     let names: Vec<_> = assent_api::crd::all()
         .iter()
         .map(|crd| crd["metadata"]["name"].as_str().unwrap().to_owned())

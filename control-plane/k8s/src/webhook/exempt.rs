@@ -14,7 +14,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::LabelSelector as WebhookSelector,
 };
 
-use super::{Site, same};
+use super::{WebhookDefaults, same};
 
 /// The label that every namespace has.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -50,7 +50,7 @@ const CONDITION: &str = "policies.assent.dev/exempt";
 const MAX_CONDITIONS: usize = 64;
 
 /// The user's selector of namespaces, and ours.
-pub(super) fn namespaces(policy: &Parsed, site: &Site) -> WebhookSelector {
+pub(super) fn namespaces(policy: &Parsed, defaults: &WebhookDefaults) -> WebhookSelector {
     let mut selector: LabelSelector = policy.namespace_selector.clone().unwrap_or_default();
     let mut require = |operator, values| {
         selector.match_expressions.push(Requirement {
@@ -65,8 +65,8 @@ pub(super) fn namespaces(policy: &Parsed, site: &Site) -> WebhookSelector {
     let excluded: BTreeSet<&str> = SYSTEM_NAMESPACES
         .iter()
         .copied()
-        .chain([site.namespace.as_str()])
-        .chain(site.excluded_namespaces.iter().map(String::as_str))
+        .chain([defaults.namespace.as_str()])
+        .chain(defaults.excluded_namespaces.iter().map(String::as_str))
         .collect();
     let excluded = excluded.into_iter().map(str::to_owned).collect();
     require(Operator::NotIn, excluded);
@@ -75,14 +75,14 @@ pub(super) fn namespaces(policy: &Parsed, site: &Site) -> WebhookSelector {
 
 /// Our condition, and the user's. An API server asks a webhook only where all hold, and one
 /// that is false decides even where another can't be evaluated.
-pub(super) fn conditions(policy: &Parsed, site: &Site) -> Vec<WebhookCondition> {
+pub(super) fn conditions(policy: &Parsed, defaults: &WebhookDefaults) -> Vec<WebhookCondition> {
     let mut theirs = policy.match_conditions.clone();
     while theirs.len() >= MAX_CONDITIONS {
         fold_last(&mut theirs);
     }
     let ours = MatchCondition {
         name: free_name(&theirs),
-        expression: expression(site),
+        expression: expression(defaults),
     };
     theirs.insert(0, ours);
     same(&theirs)
@@ -106,10 +106,10 @@ fn free_name(theirs: &[MatchCondition]) -> String {
     name
 }
 
-fn expression(site: &Site) -> String {
+fn expression(defaults: &WebhookDefaults) -> String {
     let mut exempt: Vec<String> = RESOURCES.iter().map(resources).collect();
-    if !site.service_accounts.is_empty() {
-        let ours = list(site.service_accounts.iter().map(String::as_str));
+    if !defaults.service_accounts.is_empty() {
+        let ours = list(defaults.service_accounts.iter().map(String::as_str));
         exempt.push(format!(
             "has(request.userInfo.username) && request.userInfo.username in {ours}"
         ));

@@ -37,8 +37,8 @@ fn mk(key: &PolicyKey, more: Value) -> Parsed {
     parse::spec(key, &spec, &Options::default()).unwrap()
 }
 
-fn mk_site() -> Site {
-    Site {
+fn mk_defaults() -> WebhookDefaults {
+    WebhookDefaults {
         namespace: "assent-system".into(),
         namespace_uid: "ns-uid".into(),
         ca_bundle: b"PEM".to_vec(),
@@ -47,21 +47,21 @@ fn mk_site() -> Site {
     }
 }
 
-fn by_service() -> Reach {
-    Reach::Service {
+fn by_service() -> WebhookEndpoint {
+    WebhookEndpoint::Service {
         namespace: "assent-system".into(),
         name: "policy-server-default".into(),
         port: 443,
     }
 }
 
-fn build_at(policy: &Parsed, reach: &Reach) -> Desired {
+fn build_at(policy: &Parsed, endpoint: &WebhookEndpoint) -> Desired {
     desired(&Input {
         policy,
         revision: &RevisionId::new(&policy.key, 12, UID),
         uid: UID,
-        reach,
-        site: &mk_site(),
+        endpoint,
+        defaults: &mk_defaults(),
     })
 }
 
@@ -352,9 +352,9 @@ fn every_field_of_a_mutating_policy() {
 #[test]
 fn a_namespaced_policy_by_url() {
     let policy = mk(&PolicyKey::namespaced("team", "x"), json!({}));
-    let reach = Reach::Url("https://127.0.0.1:8443/base/".into());
+    let endpoint = WebhookEndpoint::Url("https://127.0.0.1:8443/base/".into());
     check(
-        &build_at(&policy, &reach),
+        &build_at(&policy, &endpoint),
         &expect![[r#"
         {
           "apiVersion": "admissionregistration.k8s.io/v1",
@@ -479,17 +479,17 @@ fn the_revision_is_read_back() {
         PolicyKey::namespaced("team", "a.b"),
         PolicyKey::cluster(&"long.".repeat(50)[..249]),
     ];
-    let url = |base: &str| Reach::Url(base.to_owned());
-    let reaches = [by_service(), url("https://h"), url("https://h/validate/")];
+    let url = |base: &str| WebhookEndpoint::Url(base.to_owned());
+    let endpoints = [by_service(), url("https://h"), url("https://h/validate/")];
     for key in &keys {
-        for reach in &reaches {
-            let desired = build_at(&mk(key, json!({})), reach);
+        for endpoint in &endpoints {
+            let desired = build_at(&mk(key, json!({})), endpoint);
             let expected = Named {
                 policy: key.clone(),
                 uid: Some(UID.into()),
                 revision: Some(RevisionId::new(key, 12, UID)),
             };
-            assert_eq!(read(&stored(&desired)), Some(expected), "{reach:?}");
+            assert_eq!(read(&stored(&desired)), Some(expected), "{endpoint:?}");
         }
     }
 }

@@ -32,7 +32,7 @@ pub(super) const USER: i64 = 65532;
 pub enum Place {
     /// In a pod of the server's StatefulSet.
     Own,
-    /// Beside the containers of somebody else's pod.
+    /// Beside the containers of a user's pod.
     Beside,
 }
 

@@ -35,8 +35,10 @@ pub enum Outcome {
 /// Why an object was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An object of that name was made by somebody else.
-    #[error("failed to write {0}: it is not ours; delete it, or name the PolicyServer differently")]
+    /// An object of that name belongs to somebody else.
+    #[error(
+        "failed to write {0}: it does not belong to Assent; delete it, or rename the PolicyServer"
+    )]
     Foreign(String),
     /// The API server refuses it, in its own words; the same will be refused again.
     #[error("the API server refuses {what}: {message}")]

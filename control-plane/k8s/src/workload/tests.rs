@@ -79,7 +79,7 @@ fn everything() -> Value {
 }
 
 #[test]
-fn objects_of_a_plain_server() {
+fn plain_server_has_these_objects() {
     let objects = build(json!({}));
     check(
         &objects.stateful_set,
@@ -339,7 +339,7 @@ fn objects_of_a_plain_server() {
 }
 
 #[test]
-fn objects_of_a_server_with_everything() {
+fn server_with_every_field_has_these_objects() {
     let objects = build(everything());
     check(
         &objects.stateful_set,
@@ -506,7 +506,7 @@ fn objects_of_a_server_with_everything() {
 }
 
 #[test]
-fn a_network_policy_is_made_where_it_is_asked_for() {
+fn network_policy_is_created_on_request() {
     let options = Options {
         network_policy: true,
         ..mk_options()
@@ -589,7 +589,7 @@ fn a_network_policy_is_made_where_it_is_asked_for() {
 }
 
 #[test]
-fn our_labels_and_annotations_win() {
+fn own_labels_and_annotations_win() {
     let mut spec = json!({"labels": {"mine": "1"}, "annotations": {"mine": "1"}});
     for name in pod_labels("default").keys() {
         spec["labels"][name] = json!("stolen");
@@ -602,7 +602,7 @@ fn our_labels_and_annotations_win() {
 }
 
 #[test]
-fn a_users_anti_affinity_replaces_ours() {
+fn users_anti_affinity_replaces_the_default() {
     let theirs = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}});
     let pod = pod_of(json!({"affinity": theirs}));
     let affinity = &pod["spec"]["affinity"]["podAntiAffinity"];
@@ -615,7 +615,7 @@ fn a_users_anti_affinity_replaces_ours() {
 }
 
 #[test]
-fn a_budget_says_one_thing() {
+fn disruption_budget_sets_one_field() {
     let budget = |spec| serde_json::to_value(build(spec).disruption_budget.spec).unwrap();
     let one = budget(json!({"maxUnavailable": 2}));
     assert_eq!(one["maxUnavailable"], 2);
@@ -649,7 +649,7 @@ fn hashes(spec: Value) -> (Value, Value) {
 }
 
 #[test]
-fn hashes_say_what_a_change_means() {
+fn hashes_tell_kinds_of_changes_apart() {
     let plain = hashes(json!({}));
     assert_eq!(hashes(json!({"replicas": 5, "labels": {"a": "b"}})), plain);
     let image = hashes(json!({"image": "example.com/other"}));
@@ -664,6 +664,6 @@ fn hashes_say_what_a_change_means() {
 }
 
 #[test]
-fn the_query_finds_our_own_pods() {
+fn selector_matches_own_pods() {
     expect!["app.kubernetes.io/component=policy-server,app.kubernetes.io/managed-by=assent,policies.assent.dev/policy-server=default"].assert_eq(&selector("default"));
 }

@@ -1,4 +1,4 @@
-//! Which document speaks for which object, where several say they do.
+//! Which document describes an object, if several claim to.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(super) struct Claims<'a> {
     pub(super) winners: BTreeMap<&'a Object, &'a Document>,
     /// Pairs of a winner and a document that it beat.
     pub(super) conflicts: Vec<(&'a Document, &'a Document)>,
-    /// Documents of which one can't tell what they are about.
+    /// Documents whose object is unknown.
     pub(super) nameless: Vec<&'a Document>,
 }
 
@@ -48,8 +48,8 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// The file that owns the object goes first, then names in order: a file that is added can't
-/// take over a policy that another file has.
+/// The file that owns the object comes first, then the others in order of their names: a file
+/// that is added cannot take over a policy that another file has.
 fn rank<'d>(previous: &Objects, document: &'d Document) -> (bool, &'d str, usize) {
     let owner = document
         .object

@@ -44,7 +44,7 @@ impl Scanner {
         }
     }
 
-    /// Looks once. The second value says when to look again, if something has not settled.
+    /// Scans once. The second value is when to scan again, if something has not settled.
     pub fn poll(&mut self, now: Instant) -> (Scan, Option<Duration>) {
         let names = match self.list() {
             Ok(names) => names,
@@ -72,7 +72,7 @@ impl Scanner {
         (scan, again)
     }
 
-    /// Directories where what matters is: the watched one and those of module files.
+    /// The watched directory and those of module files.
     pub fn directories(&self) -> BTreeSet<PathBuf> {
         let parents = self.modules.keys().filter_map(|path| path.parent());
         let parents = parents.map(Path::to_path_buf);
@@ -88,7 +88,7 @@ impl Scanner {
         let mut names = BTreeSet::new();
         for entry in fs::read_dir(&self.options.path).map_err(state)? {
             let entry = entry.map_err(state)?;
-            // A name that is not UTF-8 can't be shown in a status; nobody writes such manifests.
+            // A name that is not UTF-8 cannot be shown in a status.
             if let Ok(name) = entry.file_name().into_string()
                 && files::is_manifest(&name)
                 && !entry.file_type().is_ok_and(|kind| kind.is_dir())

@@ -1,4 +1,4 @@
-//! Watches the directory: told by the kernel, and by looking again now and then.
+//! Watches the directory: by notifications of the kernel, and by a scan now and then.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,13 +25,13 @@ const PATIENCE: u32 = 20;
 ///
 /// Files are read on a thread for blocking work: a network file system may hang.
 pub async fn watch(options: Options, scans: mpsc::Sender<Scan>) {
-    let told = Arc::new(Notify::new());
+    let changed = Arc::new(Notify::new());
     let mut kernel = Kernel::default();
     let mut scanner = Scanner::new(options.clone());
     let mut last: Option<Scan> = None;
     let mut restless: Option<Instant> = None;
     loop {
-        kernel.follow(&scanner.directories(), &told);
+        kernel.follow(&scanner.directories(), &changed);
         let polled = tokio::task::spawn_blocking(move || {
             let polled = scanner.poll(Instant::now());
             (scanner, polled)
@@ -51,7 +51,7 @@ pub async fn watch(options: Options, scans: mpsc::Sender<Scan>) {
         }
         let wait = again.unwrap_or(options.rescan).min(options.rescan);
         tokio::select! {
-            () = told.notified() => pause().await,
+            () = changed.notified() => pause().await,
             () = time::sleep(wait) => {}
             () = scans.closed() => return,
         }
@@ -72,7 +72,7 @@ struct Kernel {
 // === impl Kernel ===
 
 impl Kernel {
-    fn follow(&mut self, directories: &BTreeSet<PathBuf>, told: &Arc<Notify>) {
+    fn follow(&mut self, directories: &BTreeSet<PathBuf>, changed: &Arc<Notify>) {
         self.watchers.retain(|path, (watched, _)| {
             directories.contains(path) && inode(path) == Some(*watched)
         });
@@ -80,7 +80,7 @@ impl Kernel {
             if let Some(inode) = inode(path)
                 && !self.watchers.contains_key(path)
             {
-                let watcher = start(path, told.clone());
+                let watcher = start(path, changed.clone());
                 if let Err(error) = &watcher {
                     warn!(path = %path.display(), %error, "no notifications; looking at intervals only");
                 }
@@ -90,11 +90,11 @@ impl Kernel {
     }
 }
 
-fn start(path: &Path, told: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
+fn start(path: &Path, changed: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         // Our own reads are events too; they must not wake us.
         if !event.is_ok_and(|event| event.kind.is_access()) {
-            told.notify_one();
+            changed.notify_one();
         }
     })?;
     watcher.watch(path, RecursiveMode::NonRecursive)?;

@@ -21,10 +21,10 @@ pub(super) struct Client(legacy::Client<HttpConnector, Full<Bytes>>);
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    /// The address can't be used.
+    /// The address cannot be used.
     #[error("failed to build request to {0}: {1}")]
     Url(String, hyper::http::Error),
-    /// No connection, or it broke. Evaluations change nothing, so another replica may be asked.
+    /// No connection, or it broke. Evaluations change nothing, so another replica may be called.
     #[error("failed to call {0}: {1}")]
     Connection(String, String),
     /// The answer broke off or is too large.
@@ -42,7 +42,7 @@ impl Client {
         Self(legacy::Client::builder(TokioExecutor::new()).build_http())
     }
 
-    /// Posts JSON and gives the body of a good answer.
+    /// Posts JSON and returns the body of a successful response.
     pub(super) async fn post(&self, url: &str, body: Bytes) -> Result<Bytes, Error> {
         let request = Request::post(url)
             .header(header::CONTENT_TYPE, "application/json")

@@ -58,7 +58,7 @@ pub(super) fn compile(conditions: &[MatchCondition]) -> Result<Vec<Condition>, C
 }
 
 /// Whether all conditions hold. One that does not hold decides, whatever errors others have;
-/// an error means what `failurePolicy` says.
+/// on an error `failurePolicy` decides.
 pub(super) fn check(
     conditions: &[Condition],
     request: &Request,

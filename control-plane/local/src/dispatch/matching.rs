@@ -26,26 +26,26 @@ pub struct Request {
     pub operation: String,
     /// `namespace`; empty for objects outside of namespaces.
     pub namespace: String,
-    /// `object`, null where there is none.
+    /// `object`, null if there is none.
     pub object: Value,
-    /// `oldObject`, null where there is none.
+    /// `oldObject`, null if there is none.
     pub old_object: Value,
     /// The whole request, without the two objects.
     pub rest: Value,
 }
 
-/// Whether a policy is asked.
+/// Whether a policy is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matched {
     /// It is.
     Yes,
     /// It is not.
     No,
-    /// That can't be told, and the policy says that the request must fail then.
+    /// A match condition failed, and the policy's `failurePolicy` is `Fail`.
     Error(String),
 }
 
-/// Whether rules and selectors of `policy` say that `request` concerns it.
+/// Whether the rules and selectors of `policy` match `request`.
 pub(super) fn concerns(
     policy: &Parsed,
     request: &Request,
@@ -139,7 +139,7 @@ fn object_matches(selector: Option<&LabelSelector>, request: &Request) -> bool {
     labels.any(|labels| selects(selector, &labels))
 }
 
-/// Labels of an object; `None` where it has no metadata.
+/// Labels of an object; `None` if it has no metadata.
 fn labels_of(object: &Value) -> Option<BTreeMap<String, String>> {
     let metadata = object.get("metadata")?.as_object()?;
     let labels = metadata.get("labels").and_then(Value::as_object);

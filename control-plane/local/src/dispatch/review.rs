@@ -1,4 +1,4 @@
-//! An AdmissionReview as it came in. What nobody here understands goes on unchanged.
+//! An AdmissionReview as it was received. Unknown fields are passed on unchanged.
 
 use std::fmt;
 
@@ -94,7 +94,7 @@ impl Review {
         self.body.clone()
     }
 
-    /// Puts a changed object in the place of the old one.
+    /// Replaces the object with a changed one.
     pub(super) fn set_object(&mut self, object: Value) {
         let raw = serde_json::value::to_raw_value(&object).expect("a value must be JSON");
         for (name, value) in &mut self.fields.0 {

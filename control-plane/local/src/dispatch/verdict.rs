@@ -16,7 +16,7 @@ pub(super) enum Answer {
     NotAsked,
     /// It said something.
     Given(Box<Verdict>),
-    /// It could not be asked, and the request must fail then.
+    /// It could not be called, and the request must fail.
     Failed(String),
     /// Its match conditions could not be evaluated, and the request must fail then.
     Broken(String),
@@ -94,7 +94,7 @@ impl Merged {
         }
     }
 
-    /// Adds an answer; says whether the request is still good. `object` is what a patch
+    /// Adds an answer; false if the request is denied. `object` is what a patch
     /// changes; without it patches are ignored, as validating policies have none.
     pub(super) fn add(&mut self, name: &str, answer: Answer, object: Option<&mut Review>) -> bool {
         let verdict = match answer {

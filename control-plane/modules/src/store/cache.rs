@@ -1,4 +1,8 @@
 //! Verified bytes that readers share.
+//!
+//! Hand-written rather than moka: what a reader still holds is found here even when it was
+//! evicted or is larger than the whole budget, so that a fleet that fetches one module never
+//! has it in memory twice. moka would drop it and read it again.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,7 +13,7 @@ use bytes::Bytes;
 
 use super::Key;
 
-/// Finds what some reader still holds, and keeps the most recently used within a budget.
+/// Finds blobs that a reader still holds, and keeps the most recently used within a budget.
 pub(super) struct Cache {
     budget: usize,
     kept: usize,
@@ -18,7 +22,7 @@ pub(super) struct Cache {
     live: HashMap<Key, Weak<Vec<u8>>>,
 }
 
-/// Ties a `Bytes` to the allocation that the cache knows.
+/// Makes a `Bytes` keep the allocation that the cache refers to.
 struct Shared(Arc<Vec<u8>>);
 
 // === impl Cache ===
@@ -103,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_leaves_first() {
+    fn least_recently_used_is_evicted_first() {
         let mut cache = Cache::new(10);
         cache.insert(key("a"), vec![1; 5]);
         cache.insert(key("b"), vec![2; 5]);
@@ -116,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_to_keep_is_shared_while_it_is_held() {
+    fn blob_larger_than_the_budget_is_shared_while_it_is_held() {
         let mut cache = Cache::new(4);
         let held = cache.insert(key("a"), vec![1; 5]);
         assert_eq!(cache.get(&key("a")).unwrap().as_ptr(), held.as_ptr());
@@ -126,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_not_found() {
+    fn forgotten_blob_is_not_found() {
         let mut cache = Cache::new(10);
         let _held = cache.insert(key("a"), vec![1; 5]);
         cache.forget(&key("a"));

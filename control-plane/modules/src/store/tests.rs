@@ -343,5 +343,5 @@ async fn in_a_full_disk() {
     let error = store.put(Bytes::from(vec![1; 100_000])).await.unwrap_err();
     let error = error.to_string();
     assert!(error.starts_with("failed to write "), "{error}");
-    assert!(error.contains("make room"), "{error}");
+    assert!(error.contains("free space"), "{error}");
 }

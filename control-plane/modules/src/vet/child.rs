@@ -1,4 +1,4 @@
-//! The child's side.
+//! The child process.
 
 use std::{
     io::{self, Read, Write},
@@ -16,10 +16,10 @@ use super::{
     limits,
     report::{Facts, Refused, Stage, VetRequest},
 };
-use crate::store::MAX_MODULE_BYTES;
+use crate::store::{MAX_ARTEFACT_BYTES, MAX_MODULE_BYTES};
 
-/// The exit code of a child that could not begin, so that its parent does not blame
-/// the module. Neither a panic (101) nor a shell that misses a program (127) uses it.
+/// The exit code of a child that failed for a reason other than the module. Neither a panic
+/// (101) nor a shell that does not find a program (127) uses it.
 pub(super) const UNABLE: u8 = 70;
 
 /// Vets one module: the whole of a process that a [`super::Vetter`] starts.
@@ -30,7 +30,7 @@ pub fn child_main() -> ExitCode {
     match run(&mut io::stdin().lock(), &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The parent repeats it.
+            // The parent reports it.
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::from(UNABLE)
         }
@@ -39,14 +39,25 @@ pub fn child_main() -> ExitCode {
 
 fn run(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
     limits::confine()?;
-    let Order { limits, request } = frame::read_order(input)?;
+    let Order {
+        limits,
+        compiled,
+        request,
+    } = frame::read_order(input)?;
     limits.apply()?;
-    let mut module = Vec::new();
-    input
-        .take(MAX_MODULE_BYTES as u64 + 1)
-        .read_to_end(&mut module)?;
+    let most = if compiled {
+        MAX_ARTEFACT_BYTES
+    } else {
+        MAX_MODULE_BYTES
+    };
+    let mut code = Vec::new();
+    input.take(most as u64 + 1).read_to_end(&mut code)?;
     let engine = Engine::new(EngineConfig::small()).map_err(io::Error::other)?;
-    let result = match compile(&engine, &module, &request, output)? {
+    let module = match compiled {
+        true => Ok(load(&engine, &code, output)?),
+        false => compile(&engine, &code, &request, output)?,
+    };
+    let result = match module {
         Ok(module) => try_out(&engine, &module, &request),
         Err(refused) => Err(refused),
     };
@@ -54,7 +65,7 @@ fn run(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
     output.flush()
 }
 
-/// Everything that runs no code of the guest. What it finds goes out at once.
+/// Everything that runs no code of the guest. The results are written at once.
 fn compile(
     engine: &Engine,
     wasm: &[u8],
@@ -69,13 +80,7 @@ fn compile(
         Ok(artefact) => artefact,
         Err(error) => return Ok(refuse(Stage::Compile, error)),
     };
-    let facts = Facts {
-        abi: abi.to_string(),
-        metadata: inspection.metadata,
-        size: inspection.size,
-        engine: engine.fingerprint().to_owned(),
-    };
-    frame::write(output, Tag::Facts, &serde_json::to_vec(&facts)?)?;
+    write_facts(engine, &inspection, abi, output)?;
     if request.artefact {
         frame::write(output, Tag::Artefact, &artefact)?;
     }
@@ -84,6 +89,35 @@ fn compile(
     Ok(engine
         .load(&artefact, digest.as_bytes())
         .or_else(|error| refuse(Stage::Compile, error)))
+}
+
+/// The same for a module that was compiled before. An error says nothing about the module.
+fn load(engine: &Engine, artefact: &[u8], output: &mut impl Write) -> io::Result<Module> {
+    let digest = Digest::of(artefact);
+    let loaded = engine.load(artefact, digest.as_bytes());
+    let module = loaded.map_err(io::Error::other)?;
+    let inspection = module.inspection();
+    let abi = inspection
+        .abi
+        .ok_or_else(|| io::Error::other("the artefact has no ABI"))?;
+    write_facts(engine, inspection, abi, output)?;
+    output.flush()?;
+    Ok(module)
+}
+
+fn write_facts(
+    engine: &Engine,
+    inspection: &Inspection,
+    abi: Abi,
+    output: &mut impl Write,
+) -> io::Result<()> {
+    let facts = Facts {
+        abi: abi.to_string(),
+        metadata: inspection.metadata.clone(),
+        size: inspection.size,
+        engine: engine.fingerprint().to_owned(),
+    };
+    frame::write(output, Tag::Facts, &serde_json::to_vec(&facts)?)
 }
 
 fn inspect(wasm: &[u8], request: &VetRequest) -> Result<(Inspection, Abi), Refused> {

@@ -1,8 +1,8 @@
-//! What goes through the pipes: `tag (1) || length (4, big endian) || bytes`.
+//! The format of the pipes: `tag (1) || length (4, big endian) || bytes`.
 //!
 //! In: one order, then the module up to the end. Out: facts and the artefact, both
-//! written before any code of the guest runs, so that nothing a guest does can change
-//! them; then the result.
+//! written before any code of the guest runs, so that the guest can not change them; then
+//! the result.
 
 use std::io::{self, Read, Write};
 
@@ -12,23 +12,25 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     limits::ProcessLimits,
-    report::{Accepted, Artefact, Facts, Refused, VetReport, VetRequest},
+    report::{Artefact, Compiled, Facts, Refused, VetReport, VetRequest},
 };
 
-/// Room for everything that is no artefact: metadata is at most 4 MiB.
+/// The largest report without its artefact: metadata is at most 4 MiB.
 pub(super) const OVERHEAD: usize = 16 << 20;
 
 /// Settings are at most what an object of the API server holds, 1.5 MiB, escaped.
 const MAX_ORDER_BYTES: usize = 16 << 20;
 
-/// What the child is told.
+/// The request to the child.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) limits: ProcessLimits,
+    /// Whether an artefact follows rather than a portable module.
+    pub(super) compiled: bool,
     pub(super) request: VetRequest,
 }
 
-/// Everything that a child said.
+/// The frames of a child.
 #[derive(Default)]
 pub(super) struct Frames {
     facts: Option<Facts>,
@@ -87,37 +89,38 @@ impl Frames {
 
     fn take(&mut self, bytes: &mut Bytes) -> Result<(), String> {
         if bytes.len() < 5 {
-            return Err("it is cut short".to_owned());
+            return Err("it is truncated".to_owned());
         }
         let tag = bytes.get_u8();
         let length = bytes.get_u32() as usize;
         if bytes.len() < length {
-            return Err("it is cut short".to_owned());
+            return Err("it is truncated".to_owned());
         }
         let content = bytes.split_to(length);
-        // The first of each counts: what was said before the guest ran.
+        // Each may come once: the first one was written before the guest ran.
         match tag {
             b'F' if self.facts.is_none() => self.facts = Some(json(&content)?),
             b'A' if self.artefact.is_none() => self.artefact = Some(content),
             b'R' if self.result.is_none() => self.result = Some(json(&content)?),
-            _ => return Err("it says something that was not asked".to_owned()),
+            _ => return Err("it contains an unexpected frame".to_owned()),
         }
         Ok(())
     }
 
     fn report(self) -> Result<VetReport, String> {
-        match self.result.ok_or("it has no result")? {
-            Err(refused) => Ok(VetReport::Refused(refused)),
-            Ok(()) => {
-                let facts = self.facts.ok_or("it says nothing about the module")?;
-                let artefact = self.artefact.map(|bytes| Artefact {
-                    engine: facts.engine.clone(),
-                    digest: Digest::of(&bytes),
-                    bytes,
-                });
-                Ok(VetReport::Accepted(Box::new(Accepted { facts, artefact })))
-            }
-        }
+        let artefact = self.artefact;
+        let compiled = self.facts.map(|facts| {
+            let artefact = artefact.map(|bytes| Artefact {
+                engine: facts.engine.clone(),
+                digest: Digest::of(&bytes),
+                bytes,
+            });
+            Box::new(Compiled { facts, artefact })
+        });
+        Ok(match self.result.ok_or("it has no result")? {
+            Err(refused) => VetReport::Refused { refused, compiled },
+            Ok(()) => VetReport::Accepted(compiled.ok_or("it has no facts about the module")?),
+        })
     }
 }
 
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_put_together() {
+    fn report_is_assembled() {
         let frames = [
             (Tag::Facts, FACTS),
             (Tag::Artefact, "code"),
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_later_does_not_replace_what_came_first() {
+    fn later_frame_does_not_replace_an_earlier_one() {
         let frames = [(Tag::Facts, FACTS), (Tag::Artefact, "code")];
         let forged = [
             frames[0],
@@ -171,7 +174,21 @@ mod tests {
     }
 
     #[test]
-    fn half_a_report_is_none() {
+    fn refused_module_keeps_its_artefact() {
+        let refused = r#"{"Err": {"stage": "settings", "message": "no"}}"#;
+        let frames = [
+            (Tag::Facts, FACTS),
+            (Tag::Artefact, "code"),
+            (Tag::Result, refused),
+        ];
+        let VetReport::Refused { compiled, .. } = read(&frames).unwrap() else {
+            panic!("must be refused");
+        };
+        assert_eq!(compiled.unwrap().artefact.unwrap().bytes, "code");
+    }
+
+    #[test]
+    fn incomplete_report_is_rejected() {
         assert!(read(&[]).is_err());
         assert!(read(&[(Tag::Facts, FACTS)]).is_err());
         assert!(read(&[(Tag::Result, OK)]).is_err());
@@ -184,6 +201,7 @@ mod tests {
     fn orders_survive_the_pipe() {
         let sent = Order {
             limits: ProcessLimits::new(1 << 20, std::time::Duration::from_secs(1)),
+            compiled: true,
             request: VetRequest::new("{\"a\": 1}"),
         };
         let mut bytes = order(&sent);
@@ -192,6 +210,7 @@ mod tests {
         let read = read_order(&mut input).unwrap();
         assert_eq!(read.request.settings_json, sent.request.settings_json);
         assert_eq!(read.limits, sent.limits);
+        assert!(read.compiled);
         assert_eq!(input, b"module");
     }
 }

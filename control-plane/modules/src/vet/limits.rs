@@ -5,14 +5,13 @@ use std::{io, time::Duration};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use serde::{Deserialize, Serialize};
 
-/// Processor time per second of the deadline: compiling uses several cores, and the
-/// parent's clock is the real limit. This one ends a child whose parent is stopped.
-const CORES: u64 = 8;
+/// After the signal that ends the process by default, before the one that can't be caught.
+const CPU_GRACE_SECONDS: u64 = 5;
 
-/// Lower than anything that serves.
+/// Lower priority than everything that serves.
 const NICE: i32 = 10;
 
-/// What the process may use.
+/// The resources of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ProcessLimits {
     memory_bytes: u64,
@@ -22,40 +21,44 @@ pub(super) struct ProcessLimits {
 // === impl ProcessLimits ===
 
 impl ProcessLimits {
-    pub(super) fn new(memory_bytes: u64, deadline: Duration) -> Self {
+    pub(super) fn new(memory_bytes: u64, cpu_time: Duration) -> Self {
         Self {
             memory_bytes,
-            cpu_seconds: (deadline.as_secs() + 1) * CORES,
+            // Zero would be no limit.
+            cpu_seconds: cpu_time.as_secs() + 1,
         }
     }
 
     /// On data, not on addresses: each linear memory reserves 4 GiB of addresses
     /// whatever it uses.
     pub(super) fn apply(self) -> io::Result<()> {
-        set(Resource::Data, self.memory_bytes)?;
-        set(Resource::Cpu, self.cpu_seconds)
+        set(Resource::Data, self.memory_bytes, self.memory_bytes)?;
+        // At the first limit comes SIGXCPU, by which the parent tells a slow module from
+        // one that the system killed for its memory.
+        let cpu = self.cpu_seconds;
+        set(Resource::Cpu, cpu, cpu + CPU_GRACE_SECONDS)
     }
 }
 
-/// Ends with the parent, leaves no core dump (it would hold settings), and gives way
-/// to everything else.
+/// Makes the process end with its parent, write no core dump (it would contain settings),
+/// and run at a low priority.
 ///
 /// The signal comes when the *thread* that made this process ends: the parent starts
 /// children from threads of its runtime, which live as long as it does.
 pub(super) fn confine() -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    set(Resource::Core, 0)?;
+    set(Resource::Core, 0, 0)?;
     rustix::process::nice(NICE)?;
     Ok(())
 }
 
-fn set(resource: Resource, value: u64) -> io::Result<()> {
+fn set(resource: Resource, soft: u64, hard: u64) -> io::Result<()> {
     // A lower limit that is already in force stays.
-    let limits = rustix::process::getrlimit(resource);
-    let value = limits.maximum.map_or(value, |most| most.min(value));
+    let present = rustix::process::getrlimit(resource).maximum;
+    let hard = present.map_or(hard, |present| present.min(hard));
     let limit = Rlimit {
-        current: Some(value),
-        maximum: Some(value),
+        current: Some(soft.min(hard)),
+        maximum: Some(hard),
     };
     Ok(setrlimit(resource, limit)?)
 }

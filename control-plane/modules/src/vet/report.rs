@@ -1,4 +1,4 @@
-//! What is asked of a vetting child, and what it finds.
+//! Requests to a vetting child, and its reports.
 
 use std::time::Duration;
 
@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 /// How the module will be used.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VetRequest {
-    /// The ABI it must have (`wapc`, `opa`, `gatekeeper`, `wasi`); `None` takes what the
-    /// module says.
+    /// The ABI it must have (`wapc`, `opa`, `gatekeeper`, `wasi`); `None` accepts any.
     pub abi: Option<String>,
     /// The settings as JSON.
     pub settings_json: String,
@@ -21,7 +20,7 @@ pub struct VetRequest {
     pub mutating: bool,
     /// Limits of one call of the guest.
     pub limits: VetLimits,
-    /// Host calls that are allowed; `None` allows those that the module's metadata names.
+    /// Host calls that are allowed; `None` allows those in the module's metadata.
     pub host_capabilities: Option<Vec<String>>,
     /// Whether to compile ahead of time.
     pub artefact: bool,
@@ -36,34 +35,39 @@ pub struct VetLimits {
     pub memory_bytes: u64,
 }
 
-/// What came out.
+/// The result of vetting.
 #[derive(Clone, Debug)]
 pub enum VetReport {
-    /// It loads, accepts its settings and survives the self-test.
-    Accepted(Box<Accepted>),
-    /// It can't be used.
-    Refused(Refused),
+    /// The module loads, accepts its settings and passes the self-test.
+    Accepted(Box<Compiled>),
+    /// The module can't be used.
+    Refused {
+        /// Why.
+        refused: Refused,
+        /// Present if the module compiles: with other settings it may be accepted.
+        compiled: Option<Box<Compiled>>,
+    },
 }
 
-/// A module that can be used.
+/// A module that compiles.
 #[derive(Clone, Debug)]
-pub struct Accepted {
+pub struct Compiled {
     /// What it is.
     pub facts: Facts,
-    /// Compiled ahead of time, if that was asked for.
+    /// Compiled ahead of time, if that was requested.
     pub artefact: Option<Artefact>,
 }
 
 /// What a module is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
-    /// How it is called.
+    /// Its ABI.
     pub abi: String,
-    /// What its author says about it: host capabilities, kinds it reads, policy type.
+    /// Its own metadata: host capabilities, kinds it reads, policy type.
     pub metadata: Option<Metadata>,
     /// Bytes of the portable module.
     pub size: u64,
-    /// Names the engine that made the artefact.
+    /// The fingerprint of the engine that made the artefact.
     pub engine: String,
 }
 
@@ -78,33 +82,35 @@ pub struct Artefact {
     pub bytes: Bytes,
 }
 
-/// Why a module can't be used.
+/// Why a module can not be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// How far it got.
+    /// The stage that failed.
     pub stage: Stage,
-    /// For the user, with the module's own words.
+    /// For the user, with the module's own message.
     pub message: String,
 }
 
-/// How far vetting got.
+/// Stages of vetting that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Not a module, or of no ABI, or of another than asked for.
+    /// It is not a module, or its ABI is unknown or not the requested one.
     Inspect,
-    /// The compiler refused it.
+    /// It does not compile.
     Compile,
-    /// Imports and exports did not fit.
+    /// Its imports and exports do not match the ABI.
     Link,
-    /// No instance could be made.
+    /// It can not be instantiated.
     Instantiate,
-    /// It refused its settings, or failed on them.
+    /// It rejects its settings, or fails on them.
     Settings,
-    /// It failed on a harmless request.
+    /// It fails on a harmless request.
     SelfTest,
-    /// It took the vetting process down, or did not end.
+    /// It crashed the vetting process.
     Crashed,
+    /// The vetting process used up its time.
+    TimedOut,
 }
 
 // === impl VetRequest ===
@@ -170,6 +176,7 @@ impl Stage {
             Self::Settings => "settings",
             Self::SelfTest => "self_test",
             Self::Crashed => "crashed",
+            Self::TimedOut => "timed_out",
         }
     }
 }

@@ -22,8 +22,8 @@ async fn lock_out(kubectl: &Kubectl) {
         "timeoutSeconds": 1,
     });
     let policy = policy(&PolicyKey::cluster("everything"), &spec);
-    let reach = Reach::Url("https://127.0.0.1:1".to_owned());
-    let desired = desired(&policy, 1, &reach, &site(kubectl).await);
+    let endpoint = WebhookEndpoint::Url("https://127.0.0.1:1".to_owned());
+    let desired = desired(&policy, 1, &endpoint, &defaults(kubectl).await);
     let writer = Writer::new(client(kubectl).await);
     writer.create(&desired).await.unwrap();
 }
@@ -97,7 +97,7 @@ fn exempt() -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_dead_policy_for_everything_locks_nobody_out() {
+async fn unanswered_policy_for_everything_does_not_lock_the_cluster_out() {
     // Its own: others would be locked out of a shared one.
     let server = ApiServer::start().await;
     let kubectl = server.kubectl.within(NAMESPACE);

@@ -5,8 +5,8 @@ use assent_k8s::webhook::{Error, Writer, differs, read};
 
 use super::*;
 
-fn by_service(namespace: &str) -> Reach {
-    Reach::Service {
+fn by_service(namespace: &str) -> WebhookEndpoint {
+    WebhookEndpoint::Service {
         namespace: namespace.to_owned(),
         name: "policy-server-default".to_owned(),
         port: 443,
@@ -48,9 +48,9 @@ fn plain() -> Value {
 }
 
 #[tokio::test]
-async fn what_is_written_reads_back_as_written() {
+async fn written_webhooks_read_back_unchanged() {
     with_temp_ns(async |kubectl| {
-        let (client, site) = (client(&kubectl).await, site(&kubectl).await);
+        let (client, defaults) = (client(&kubectl).await, defaults(&kubectl).await);
         let (writer, namespace) = (Writer::new(client.clone()), kubectl.namespace());
         let cluster = PolicyKey::cluster(&format!("{namespace}-everything"));
         let own = PolicyKey::namespaced("elsewhere", "plain");
@@ -59,13 +59,13 @@ async fn what_is_written_reads_back_as_written() {
             policy(&cluster, &everything(true)),
             policy(&own, &plain()),
         ];
-        let url = Reach::Url("https://127.0.0.1:8443".to_owned());
-        for (policy, reach) in
+        let url = WebhookEndpoint::Url("https://127.0.0.1:8443".to_owned());
+        for (policy, endpoint) in
             policies
                 .iter()
                 .zip([by_service(namespace), by_service(namespace), url])
         {
-            let desired = desired(policy, 12, &reach, &site);
+            let desired = desired(policy, 12, &endpoint, &defaults);
             let written = writer.create(&desired).await.unwrap();
             let api = configurations(&client, desired.kind());
             let stored = api.get(desired.name()).await.unwrap();
@@ -82,13 +82,13 @@ async fn what_is_written_reads_back_as_written() {
 }
 
 #[tokio::test]
-async fn a_flip_is_conditional() {
+async fn flip_is_conditional() {
     with_temp_ns(async |kubectl| {
-        let (client, site) = (client(&kubectl).await, site(&kubectl).await);
+        let (client, defaults) = (client(&kubectl).await, defaults(&kubectl).await);
         let (writer, namespace) = (Writer::new(client.clone()), kubectl.namespace());
         let key = PolicyKey::cluster(&format!("{namespace}-flip"));
         let policy = policy(&key, &everything(false));
-        let at = |generation| desired(&policy, generation, &by_service(namespace), &site);
+        let at = |generation| desired(&policy, generation, &by_service(namespace), &defaults);
         let created = writer.create(&at(1)).await.unwrap();
         let again = writer.create(&at(1)).await;
         assert!(matches!(again, Err(Error::Exists)), "{again:?}");
@@ -122,13 +122,13 @@ async fn a_flip_is_conditional() {
 }
 
 #[tokio::test]
-async fn a_refusal_has_the_api_servers_words() {
+async fn refused_webhook_has_the_api_servers_message() {
     with_temp_ns(async |kubectl| {
-        let (client, site) = (client(&kubectl).await, site(&kubectl).await);
+        let (client, defaults) = (client(&kubectl).await, defaults(&kubectl).await);
         let key = PolicyKey::cluster(&format!("{}-refused", kubectl.namespace()));
         let mut spec = everything(false);
         spec["matchConditions"] = json!([{"name": "bad", "expression": "no such thing"}]);
-        let desired = desired(&policy(&key, &spec), 1, &by_service("x"), &site);
+        let desired = desired(&policy(&key, &spec), 1, &by_service("x"), &defaults);
         let refused = Writer::new(client).create(&desired).await;
         let Err(Error::Invalid(message)) = refused else {
             panic!("not refused: {refused:?}");

@@ -56,7 +56,7 @@ fn names(versions: &[(String, String)]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn objects_are_accepted_and_go_in_order() {
+async fn workload_objects_are_accepted_and_deleted_in_order() {
     with_temp_ns(async |kubectl| {
         let (client, namespace) = (client(&kubectl).await, kubectl.namespace());
         let (server, uid) = create(&kubectl, &json!({"replicas": 2})).await;
@@ -117,7 +117,7 @@ async fn objects_are_accepted_and_go_in_order() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_changed_is_replaced_under_its_pods() {
+async fn immutable_stateful_set_is_replaced_without_deleting_pods() {
     with_temp_ns(async |kubectl| {
         let (client, namespace) = (client(&kubectl).await, kubectl.namespace());
         let (mut server, uid) = create(&kubectl, &json!({})).await;
@@ -162,7 +162,7 @@ async fn what_cannot_be_changed_is_replaced_under_its_pods() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_made_stays() {
+async fn foreign_objects_survive() {
     with_temp_ns(async |kubectl| {
         let (client, namespace) = (client(&kubectl).await, kubectl.namespace());
         let (server, uid) = create(&kubectl, &json!({})).await;

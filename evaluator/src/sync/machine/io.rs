@@ -1,4 +1,4 @@
-//! What goes into the machine and what comes out.
+//! Inputs and outputs of the state machine.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,11 +8,11 @@ use super::REJECTIONS;
 use crate::{
     announced::{Announced, Routes},
     failure::Failure,
-    plan::{Failed, Layout, Loaded},
+    plan::{Failed, Loaded, RoutingTable},
     sync::parts::Part,
 };
 
-/// What happened.
+/// An event.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// The set that was found on disk.
@@ -21,15 +21,15 @@ pub(crate) enum Input {
     Connected,
     /// A response, or one part of it, came in.
     Received(Part),
-    /// A response came in that can't be read at all.
+    /// A response that can't be parsed.
     Unreadable { nonce: String, why: String },
-    /// What [`Output::Prepare`] asked for is done.
+    /// The preparation of [`Output::Prepare`] is complete.
     Prepared { results: Results, timing: Timing },
     /// The time for a retry has come.
     RetryDue,
     /// A loaded revision fails its first reviews.
     RuntimeFailed { revision: RevisionId, why: String },
-    /// It does not any more.
+    /// It no longer fails.
     RuntimeRecovered { revision: RevisionId },
     /// The stream is gone.
     Disconnected,
@@ -37,27 +37,27 @@ pub(crate) enum Input {
 
 pub(crate) type Results = BTreeMap<RevisionId, Result<(), Failure>>;
 
-/// What to do, in this order.
+/// An action for the caller; actions are performed in order.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Output {
     Open(Hello),
     Prepare(Vec<Arc<Policy>>),
     Swap(Box<Swap>),
     Answer(Answer),
-    /// Try the passing failures again, after a delay that grows with the attempt.
+    /// Retry transient failures, after a delay that grows with the attempt.
     RetryLater {
         attempt: u32,
     },
-    /// Something was refused as a whole: unless news settles it, ask for everything anew.
+    /// A response was rejected as a whole: unless a later one resolves it, request the whole set again.
     ResyncLater,
     /// End the stream and open another one.
     Reconnect,
 }
 
-/// A set to put in place, and whether the control plane stands behind it.
+/// A set to put in place, and whether the control plane has confirmed it.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Swap {
-    pub(crate) layout: Layout,
+    pub(crate) table: RoutingTable,
     pub(crate) loaded: Loaded,
     pub(crate) routes: Routes,
     pub(crate) whole: bool,
@@ -97,7 +97,7 @@ pub(crate) struct Timing {
 // === impl Answer ===
 
 impl Answer {
-    /// The part of an answer that tells of failures.
+    /// The part of an answer that reports failures.
     pub(crate) fn about(failed: &Failed) -> Self {
         let rejected = failed.iter().take(REJECTIONS);
         let error = failed.iter().next().map(|(revision, failure)| {

@@ -6,7 +6,7 @@ use crate::announced::tests::{mk_full, mk_policy, mk_set};
 
 mod failures;
 
-/// A machine, and everything that it has said and nobody looked at yet.
+/// A state machine, and its outputs that were not checked yet.
 struct Script {
     machine: Machine,
     out: Vec<Output>,
@@ -65,7 +65,7 @@ impl Script {
         self.prepare(&[]);
     }
 
-    /// Everything that is asked for loads, but what is in `bad`.
+    /// All requested revisions load, except those in `bad`.
     #[track_caller]
     fn prepare(&mut self, bad: &[(&Arc<Policy>, Failure)]) {
         let Output::Prepare(policies) = self.next() else {
@@ -140,11 +140,11 @@ impl Script {
 }
 
 fn bad() -> Failure {
-    Failure::lasting(Stage::Compile, "not wasm")
+    Failure::permanent(Stage::Compile, "not wasm")
 }
 
 fn away() -> Failure {
-    Failure::passing(Stage::Fetch, "unavailable")
+    Failure::transient(Stage::Fetch, "unavailable")
 }
 
 fn confirm(set: &Announced) -> Update {
@@ -181,9 +181,9 @@ fn an_ack_means_swapped_in() {
     assert!(!script.machine.reads(), "one response at a time");
     script.prepare_all();
     let swap = script.swapped();
-    assert!(swap.confirmed && swap.whole && swap.layout.active_complete);
+    assert!(swap.confirmed && swap.whole && swap.table.active_complete);
     script.acked("n", &set);
-    assert!(script.machine.reads() && script.machine.has_taken());
+    assert!(script.machine.reads() && script.machine.has_applied());
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn an_empty_set_is_an_answer() {
     let mut script = Script::new();
     script.connect();
     script.receive("n", mk_full(&set));
-    assert!(script.swapped().layout.active_complete);
+    assert!(script.swapped().table.active_complete);
     script.acked("n", &set);
 }
 
@@ -204,7 +204,7 @@ fn adding_and_removing_is_one_swap() {
     script.receive("n1", delta(&one, &two));
     script.prepare_all();
     let swap = script.swapped();
-    assert_eq!(swap.layout.stay, [b.revision.clone()].into());
+    assert_eq!(swap.table.retained, [b.revision.clone()].into());
     script.acked("n1", &two);
 }
 
@@ -228,7 +228,7 @@ fn a_wrong_version_takes_nothing() {
     script.prepare_all();
     script.swapped();
     script.acked("n2", &two);
-    assert!(!script.machine.distrusts());
+    assert!(!script.machine.has_rejected());
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn after_a_refusal_of_everything_the_next_stream_claims_what_is_loaded() {
         (hello.version, hello.revisions.len()),
         (Some(set.version()), 1)
     );
-    assert!(script.machine.distrusts());
+    assert!(script.machine.has_rejected());
     // The content is held: nothing is prepared again.
     script.receive("m0", mk_full(&set));
     assert!(script.swapped().whole);
@@ -280,8 +280,8 @@ fn one_bad_policy_does_not_hold_back_the_others() {
     script.receive("n", mk_full(&set));
     script.prepare(&[(&a, bad())]);
     let swap = script.swapped();
-    assert_eq!(swap.layout.stay, [b.revision.clone()].into());
-    assert!(!swap.layout.active_complete && !swap.whole);
+    assert_eq!(swap.table.retained, [b.revision.clone()].into());
+    assert!(!swap.table.active_complete && !swap.whole);
     let answer = script.nacked("n", &[&a]);
     assert_eq!((answer.version, answer.truncated), (None, false));
     script.quiet();
@@ -363,9 +363,9 @@ fn the_last_good_revision_is_claimed_and_goes_when_told() {
     script.receive("n1", delta(&before, &after));
     script.prepare(&[(&two, bad())]);
     let swap = script.swapped();
-    assert_eq!(swap.layout.stay, [one.revision.clone()].into());
+    assert_eq!(swap.table.retained, [one.revision.clone()].into());
     assert!(swap.routes.contains_key(one.revision.as_str()));
-    // What is kept names who answers: a restart does not know the refused revision.
+    // The saved routes name the revisions that answer: a restart does not know the rejected one.
     let kept = &swap.routes[two.revision.as_str()];
     assert_eq!(kept.revisions, std::slice::from_ref(&one.revision));
     assert_eq!(script.nacked("n1", &[&two]).version, Some(before.version()));
@@ -378,7 +378,10 @@ fn the_last_good_revision_is_claimed_and_goes_when_told() {
     };
     script.receive("m", offer);
     script.prepare_all();
-    assert_eq!(script.swapped().layout.stay, [two.revision.clone()].into());
+    assert_eq!(
+        script.swapped().table.retained,
+        [two.revision.clone()].into()
+    );
     script.acked("m", &after);
 }
 

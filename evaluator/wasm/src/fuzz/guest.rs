@@ -19,7 +19,7 @@ type Export = (&'static str, usize, bool);
 /// What is left of the bytes; zeros when nothing is.
 struct Input<'a>(&'a [u8]);
 
-/// Calls that one guest makes; more say nothing new.
+/// Calls that one guest makes; more would test nothing new.
 const CALLS: u8 = 32;
 
 /// Fits the first of the guest's two pages, and leaves one that is empty.
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_the_bytes_the_module_is_sound() {
+    fn any_bytes_make_a_valid_module() {
         let mut seed = 0x2545_f491_4f6c_dd1d_u64;
         for round in 0..200_usize {
             let bytes: Vec<u8> = (0..round * 7)

@@ -1,4 +1,4 @@
-//! Checks a certificate for a guest.
+//! The namespace `crypto`: checks whether a certificate is trusted.
 
 use std::{
     sync::OnceLock,
@@ -9,16 +9,21 @@ use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime, pem::PemObject as 
 use serde::{Deserialize, Serialize};
 use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter};
 
+use super::HostNamespace;
+
+/// Answers from the certificates in the call and the system's roots.
+pub(super) struct Crypto;
+
 /// The question is about trust, not use.
 struct AnyUse;
 
 #[derive(Deserialize)]
 struct Request {
     cert: Certificate,
-    /// Intermediates first, the root last; where it is not given, the system's roots.
+    /// Intermediates first, the root last; the system's roots if it is absent.
     #[serde(default)]
     cert_chain: Option<Vec<Certificate>>,
-    /// RFC 3339: when the certificate must be valid; now where it is not given.
+    /// RFC 3339: when the certificate must be valid; now if it is absent.
     #[serde(default)]
     not_after: Option<String>,
 }
@@ -43,9 +48,34 @@ struct Reply {
     reason: String,
 }
 
-/// Answers `crypto/v1/is_certificate_trusted`. What is no certificate is an error; one that is not trusted is
-/// an answer.
-pub(super) fn is_trusted(payload: &[u8]) -> Result<Vec<u8>, String> {
+// === impl Crypto ===
+
+impl HostNamespace for Crypto {
+    fn name(&self) -> &'static str {
+        "crypto"
+    }
+
+    fn operations(&self) -> &'static [&'static str] {
+        &["v1/is_certificate_trusted"]
+    }
+
+    fn is_external(&self) -> bool {
+        false
+    }
+
+    /// A chain takes some milliseconds, and the system's roots are loaded at the first call.
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn call(&self, _: &str, payload: &[u8], _: Duration) -> Result<Vec<u8>, String> {
+        is_trusted(payload)
+    }
+}
+
+/// Answers `v1/is_certificate_trusted`. A payload that is no certificate is an error; a certificate that is not
+/// trusted is an answer.
+fn is_trusted(payload: &[u8]) -> Result<Vec<u8>, String> {
     let request: Request = serde_json::from_slice(payload)
         .map_err(|error| format!("failed to read the request: {error}"))?;
     let reason = check(&request)?.unwrap_or_default();
@@ -68,7 +98,7 @@ fn check(request: &Request) -> Result<Option<String>, String> {
     };
     let chain = chain.iter().map(Certificate::der);
     let chain = chain.collect::<Result<Vec<_>, _>>()?;
-    // Intermediates may come from whoever shows the certificate: only the root is trusted.
+    // Intermediates come with the certificate: only the root is trusted.
     let Some((root, intermediates)) = chain.split_last() else {
         return verify(&cert, &[], &[], time);
     };
@@ -89,7 +119,7 @@ fn verify(
     Ok(verified.err().map(|error| reason(&error)))
 }
 
-/// In the words that policies of the field know.
+/// The messages that existing policies expect.
 fn reason(error: &webpki::Error) -> String {
     match error {
         webpki::Error::CertExpired { .. } => {
@@ -118,7 +148,7 @@ fn now() -> UnixTime {
     UnixTime::since_unix_epoch(now.unwrap_or_default())
 }
 
-/// Read once. One that can't be read trusts nobody.
+/// Loaded once. If they can't be loaded, nothing is trusted.
 fn system_roots() -> &'static [TrustAnchor<'static>] {
     static ROOTS: OnceLock<Vec<TrustAnchor<'static>>> = OnceLock::new();
     ROOTS.get_or_init(|| {
@@ -271,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_is_an_error() {
+    fn an_invalid_certificate_is_an_error() {
         let own = pki();
         let garbage = serde_json::json!({"encoding": "Der", "data": [1, 2, 3]});
         assert!(ask(garbage.clone(), Some(&[&own.root]), None).is_err());

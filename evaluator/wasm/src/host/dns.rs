@@ -1,4 +1,4 @@
-//! Looks up the addresses of a host for a guest.
+//! The namespace `net`: looks up the addresses of a host.
 
 use std::{
     collections::BTreeSet,
@@ -13,31 +13,62 @@ use std::{
 
 use serde::Serialize;
 
+use super::HostNamespace;
+
+/// Answers by the system's resolver.
+pub(super) struct Net;
+
+pub(super) const OPERATIONS: &[&str] = &["v1/dns_lookup_host"];
+
 /// The system's resolver can't be interrupted: a look-up that outlives its evaluation keeps a thread for some
-/// seconds. There are never more of them than this.
-const MOST: usize = 16;
+/// seconds. This bounds the number of such threads.
+const MAX_LOOKUPS: usize = 16;
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// One look-up under way.
-struct Place;
+/// One look-up in progress.
+struct Lookup;
 
 #[derive(Serialize)]
 struct Reply {
     ips: BTreeSet<String>,
 }
 
-/// Answers `net/v1/dns_lookup_host`: a host name in JSON, a list of addresses back.
-pub(super) fn lookup(payload: &[u8], timeout: Duration) -> Result<Vec<u8>, String> {
+// === impl Net ===
+
+impl HostNamespace for Net {
+    fn name(&self) -> &'static str {
+        "net"
+    }
+
+    fn operations(&self) -> &'static [&'static str] {
+        OPERATIONS
+    }
+
+    fn is_external(&self) -> bool {
+        true
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn call(&self, _: &str, payload: &[u8], within: Duration) -> Result<Vec<u8>, String> {
+        lookup(payload, within)
+    }
+}
+
+/// Answers `v1/dns_lookup_host`: a host name in JSON, a list of addresses back.
+fn lookup(payload: &[u8], timeout: Duration) -> Result<Vec<u8>, String> {
     let host: String = serde_json::from_slice(payload)
         .map_err(|error| format!("failed to read the host name: {error}"))?;
-    let place = Place::take().ok_or("too many look-ups at once")?;
+    let permit = Lookup::take().ok_or("too many concurrent look-ups")?;
     let (sender, receiver) = mpsc::sync_channel(1);
     let name = host.clone();
     thread::Builder::new()
         .name("dns-lookup".to_owned())
         .spawn(move || {
-            let _place = place;
+            let _permit = permit;
             let _ = sender.send(resolve(&name));
         })
         .map_err(|error| format!("failed to look up {host:?}: {error}"))?;
@@ -55,18 +86,18 @@ fn resolve(host: &str) -> std::io::Result<BTreeSet<String>> {
         .collect())
 }
 
-// === impl Place ===
+// === impl Lookup ===
 
-impl Place {
+impl Lookup {
     fn take() -> Option<Self> {
         let taken = RUNNING.try_update(Ordering::SeqCst, Ordering::SeqCst, |running| {
-            (running < MOST).then_some(running + 1)
+            (running < MAX_LOOKUPS).then_some(running + 1)
         });
         taken.is_ok().then_some(Self)
     }
 }
 
-impl Drop for Place {
+impl Drop for Lookup {
     fn drop(&mut self) {
         RUNNING.fetch_sub(1, Ordering::SeqCst);
     }

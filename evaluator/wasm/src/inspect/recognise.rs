@@ -1,57 +1,44 @@
-//! Which ABI a module speaks.
+//! Which ABI a module has, and whether the host can run it.
 
 use std::collections::BTreeSet;
 
-use super::{Export, Import};
+use super::{Export, Import, Sections};
 use crate::{abi::Abi, headroom, metadata::Metadata};
-
-/// Import modules that waPC hosts provide.
-const WAPC: &str = "wapc";
-const WASI: &str = "wasi_snapshot_preview1";
 
 /// The ABI, and why the module would not load with it.
 pub(super) fn abi(
     metadata: Option<&Metadata>,
-    imports: &[Import],
-    exports: &[Export],
+    sections: &Sections<'_>,
 ) -> (Option<Abi>, Option<String>) {
+    let (imports, exports) = (&sections.imports, &sections.exports);
     let declared = metadata.and_then(|metadata| metadata.abi().ok());
     if let Some(abi) = declared {
-        return (Some(abi), misfit(abi, imports, exports));
+        return (Some(abi), problem(abi, sections));
     }
-    match guess(imports, exports) {
-        Some(abi) => (Some(abi), misfit(abi, imports, exports)),
+    let recognised = Abi::ALL
+        .into_iter()
+        .find(|abi| abi.adapter().recognises(imports, exports));
+    match recognised {
+        Some(abi) => (Some(abi), problem(abi, sections)),
         None => (None, Some(not_recognised(imports))),
     }
 }
 
-/// Gatekeeper's modules look like OPA's: they are known by their metadata only.
-fn guess(imports: &[Import], exports: &[Export]) -> Option<Abi> {
-    let any_import = |test: fn(&Import) -> bool| imports.iter().any(test);
-    if has(exports, "__guest_call") && any_import(|import| import.module == WAPC) {
-        return Some(Abi::Wapc);
+/// Why the module can't be run with this ABI.
+fn problem(abi: Abi, sections: &Sections<'_>) -> Option<String> {
+    let (imports, exports) = (&sections.imports, &sections.exports);
+    if let Some(problem) = abi.adapter().version_problem(&sections.constants) {
+        return Some(problem);
     }
-    let opa_entry = ["opa_eval", "opa_eval_ctx_new", "eval"]
-        .iter()
-        .any(|name| has(exports, name));
-    if opa_entry && any_import(|import| import.module == "env" && import.name.starts_with("opa_")) {
-        return Some(Abi::Opa);
-    }
-    let only_wasi = imports
-        .iter()
-        .all(|import| import.module == WASI || is_wasi_host_call(import));
-    (has(exports, "_start") && only_wasi).then_some(Abi::Wasi)
-}
-
-/// What keeps the module from being run with this ABI.
-fn misfit(abi: Abi, imports: &[Import], exports: &[Export]) -> Option<String> {
     if has(exports, headroom::CAP) {
         return Some(format!(
             "the module exports {:?}, a name that is the host's own",
             headroom::CAP
         ));
     }
-    let missing: Vec<_> = required(abi)
+    let missing: Vec<_> = abi
+        .adapter()
+        .required_exports()
         .iter()
         .copied()
         .filter(|name| !has(exports, name))
@@ -64,7 +51,7 @@ fn misfit(abi: Abi, imports: &[Import], exports: &[Export]) -> Option<String> {
     }
     let unknown: BTreeSet<_> = imports
         .iter()
-        .filter(|import| !is_provided(abi, import))
+        .filter(|import| !abi.adapter().provides(import))
         .map(|import| format!("{}.{}", import.module, import.name))
         .collect();
     if unknown.is_empty() {
@@ -74,28 +61,6 @@ fn misfit(abi: Abi, imports: &[Import], exports: &[Export]) -> Option<String> {
         "imports that are not understood for ABI {abi}: {}",
         list(unknown)
     ))
-}
-
-fn required(abi: Abi) -> &'static [&'static str] {
-    match abi {
-        Abi::Wapc => &["memory", "__guest_call"],
-        Abi::Opa | Abi::Gatekeeper => &["opa_json_parse", "opa_malloc"],
-        Abi::Wasi => &["memory", "_start"],
-    }
-}
-
-fn is_provided(abi: Abi, import: &Import) -> bool {
-    match abi {
-        Abi::Wapc => import.kind == "func" && (import.module == WAPC || import.module == WASI),
-        Abi::Opa | Abi::Gatekeeper => {
-            import.module == "env" && (import.name.starts_with("opa_") || import.kind == "memory")
-        }
-        Abi::Wasi => import.kind == "func" && (import.module == WASI || is_wasi_host_call(import)),
-    }
-}
-
-fn is_wasi_host_call(import: &Import) -> bool {
-    import.name == "call" && (import.module == "host" || import.module == "kubewarden:javy/host")
 }
 
 fn not_recognised(imports: &[Import]) -> String {
@@ -120,6 +85,7 @@ fn list(names: BTreeSet<String>) -> String {
     text
 }
 
-fn has(exports: &[Export], name: &str) -> bool {
+/// Whether one of the exports has this name.
+pub(crate) fn has(exports: &[Export], name: &str) -> bool {
     exports.iter().any(|export| export.name == name)
 }

@@ -40,7 +40,7 @@ fn abis_are_recognised_by_imports_and_exports() {
 }
 
 #[test]
-fn names_of_the_host_are_not_for_modules() {
+fn modules_must_not_export_names_of_the_host() {
     let exports = r#"(global (export "assent:memory-cap") (mut i32) (i32.const 9))"#;
     check(
         &module(&format!("(module {WAPC} {exports})")),
@@ -50,7 +50,7 @@ fn names_of_the_host_are_not_for_modules() {
 }
 
 #[test]
-fn metadata_decides_before_the_shape() {
+fn metadata_takes_precedence_over_imports_and_exports() {
     let gatekeeper = with_metadata(
         r#"{"protocolVersion":"v1","executionMode":"gatekeeper","rules":[]}"#,
         OPA,
@@ -74,7 +74,7 @@ fn metadata_decides_before_the_shape() {
 }
 
 #[test]
-fn metadata_that_can_not_be_read_is_a_problem() {
+fn invalid_metadata_is_a_problem() {
     check(
         &with_metadata("nonsense", WAPC),
         None,
@@ -92,6 +92,58 @@ fn metadata_that_can_not_be_read_is_a_problem() {
     );
 }
 
+/// `kwctl annotate` writes `Unknown` into modules whose ABI has no version of its own.
+#[test]
+fn only_wapc_modules_need_a_known_protocol_version() {
+    for (mode, rest, abi) in [
+        ("opa", OPA, Abi::Opa),
+        ("gatekeeper", OPA, Abi::Gatekeeper),
+        ("wasi", WASI, Abi::Wasi),
+    ] {
+        for version in [r#""Unknown""#, r#""v1""#, "null"] {
+            let metadata = format!(r#"{{"protocolVersion":{version},"executionMode":"{mode}"}}"#);
+            check(&with_metadata(&metadata, rest), Some(abi), "");
+        }
+        let metadata = format!(r#"{{"executionMode":"{mode}"}}"#);
+        check(&with_metadata(&metadata, rest), Some(abi), "");
+        let metadata = format!(r#"{{"protocolVersion":"v2","executionMode":"{mode}"}}"#);
+        check(&with_metadata(&metadata, rest), None, "v2");
+    }
+    let unknown = r#"{"protocolVersion":"Unknown"}"#;
+    check(&with_metadata(unknown, WAPC), None, "Unknown");
+}
+
+#[test]
+fn rego_modules_must_have_the_first_major_version_of_the_abi() {
+    let version = |global: &str| module(&format!("(module {OPA} {global})"));
+    let exported =
+        |value: i32| format!(r#"(global (export "opa_wasm_abi_version") i32 (i32.const {value}))"#);
+    check(&version(&exported(1)), Some(Abi::Opa), "");
+    check(
+        &version(&exported(2)),
+        Some(Abi::Opa),
+        "version 2 of OPA's ABI",
+    );
+    check(
+        &version(&exported(0)),
+        Some(Abi::Opa),
+        "version 0 of OPA's ABI",
+    );
+    // The index counts imported globals first, and only the value of a constant is known.
+    let other = format!("(global i32 (i32.const 7)) {}", exported(2));
+    check(&version(&other), Some(Abi::Opa), "version 2");
+    let wide = r#"(global (export "opa_wasm_abi_version") i64 (i64.const 1))"#;
+    check(&version(wide), Some(Abi::Opa), "can't be read");
+    let function = r#"(func (export "opa_wasm_abi_version"))"#;
+    check(&version(function), Some(Abi::Opa), "can't be read");
+    // The minor version decides nothing: functions are looked for by their names.
+    let minor = r#"(global (export "opa_wasm_abi_minor_version") i32 (i32.const 9))"#;
+    check(&version(minor), Some(Abi::Opa), "");
+    // waPC modules may export what they like.
+    let text = format!("(module {WAPC} {})", exported(2));
+    check(&module(&text), Some(Abi::Wapc), "");
+}
+
 #[test]
 fn metadata_may_be_null_where_it_may_be_absent() {
     let nulls = r#"{"protocolVersion":"v1","rules":null,"annotations":null,"mutating":null,"contextAwareResources":null,"hostCapabilities":null,"policyType":null,"new":1}"#;
@@ -99,7 +151,7 @@ fn metadata_may_be_null_where_it_may_be_absent() {
 }
 
 #[test]
-fn host_capabilities_are_read() {
+fn host_capabilities_are_parsed() {
     let inspection = with_metadata(r#"{"hostCapabilities":["net/*"],"policyType":"raw"}"#, WAPC);
     assert_eq!(inspection.host_capabilities(), ["net/*"]);
     assert_eq!(
@@ -126,7 +178,7 @@ fn the_digest_is_that_of_the_bytes() {
 }
 
 #[test]
-fn a_module_that_is_too_large_is_not_read() {
+fn a_module_that_is_too_large_is_refused() {
     assert!(matches!(
         inspect(&vec![0; MAX_MODULE_BYTES + 1]),
         Err(InspectError::TooLarge { .. })

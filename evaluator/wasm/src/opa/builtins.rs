@@ -1,17 +1,20 @@
 //! Builtins that OPA leaves to the host of a module.
 //!
-//! Host code can't be interrupted, so everything here takes time and memory in proportion to its arguments,
-//! or refuses. That is why builtins of `regorus` are named one by one.
+//! Everything here ends by the deadline of the evaluation: loops look at the clock, and work that can't be interrupted
+//! takes time in proportion to its arguments and is begun only if there is enough of it ([`deadline`]). Memory is
+//! bounded by limits on results. That is why builtins of `regorus` are listed one by one.
 
 use std::{
     collections::BTreeMap,
-    panic::{AssertUnwindSafe, catch_unwind},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use regorus::Value;
 
-use super::value;
+use super::{
+    deadline::{self, Interrupted, Limit},
+    value,
+};
 use crate::sandbox::Stop;
 
 mod bounded;
@@ -21,6 +24,7 @@ mod encoding;
 mod globs;
 mod graph;
 mod net;
+mod pattern;
 mod plain;
 mod rego;
 mod schema;
@@ -34,9 +38,13 @@ mod x509;
 #[derive(Default)]
 pub(super) struct Table(Vec<Option<Builtin>>);
 
-/// What is the same for all calls of one evaluation.
+/// One call.
 pub(super) struct Context {
+    /// The same for all calls of one evaluation.
     pub(super) now: Option<SystemTime>,
+    pub(super) limit: Limit,
+    /// Length of the arguments as text.
+    pub(super) argument_bytes: usize,
 }
 
 /// A builtin that a module asks for.
@@ -45,7 +53,7 @@ pub(super) struct Builtin {
     function: Function,
 }
 
-/// What a call gives: no value means undefined.
+/// The result of a call: no value means undefined.
 #[derive(Default)]
 pub(super) struct Reply {
     pub(super) value: Option<Value>,
@@ -55,14 +63,13 @@ pub(super) struct Reply {
 /// A builtin written here. `None` is undefined: wrong arguments are no error in Rego.
 type Own = fn(&[Value]) -> Option<Value>;
 
-/// A builtin that may be asked for more than it does. That ends the evaluation: undefined could let pass what
-/// the policy would deny.
+/// A builtin with a bound. Beyond it the evaluation ends: undefined could allow what the policy would deny.
 type Bounded = fn(&[Value]) -> Result<Option<Value>, TooMuch>;
 
 /// A builtin that reads the clock of the evaluation.
 type Timed = fn(&Context, &[Value]) -> Option<Value>;
 
-/// More was asked for than a call may take.
+/// A call is beyond its bound.
 #[derive(Debug)]
 struct TooMuch;
 
@@ -79,6 +86,9 @@ enum Function {
 
 /// More than all builtins of Rego.
 const MOST: i32 = 1_000;
+
+/// Work of a builtin that reads its arguments once, per byte: hashing, parsing and encoding take less.
+const UNITS_PER_BYTE: usize = 5;
 
 const NO_NETWORK: &str = "policies have no network";
 
@@ -115,14 +125,17 @@ impl Builtin {
     pub(super) fn call(&self, context: &Context, args: &[Value]) -> Result<Reply, Stop> {
         let name = &self.name;
         let value = match &self.function {
-            Function::Own(function) => self.guarded(|| function(args))?,
-            Function::Timed(function) => self.guarded(|| function(context, args))?,
-            Function::Bounded(function) => self.guarded(|| function(args))?.map_err(|TooMuch| {
-                Stop::Abort(format!(
-                    "the builtin {name} was asked for more than it does"
-                ))
-            })?,
-            Function::Regorus(function) => self.guarded(|| rego::call(*function, args))?,
+            Function::Own(function) => self.guarded(context, || function(args))?,
+            Function::Timed(function) => self.guarded(context, || function(context, args))?,
+            Function::Bounded(function) => {
+                self.guarded(context, || function(args))?
+                    .map_err(|TooMuch| {
+                        Stop::Abort(format!(
+                            "the builtin {name} was asked for more than it does"
+                        ))
+                    })?
+            }
+            Function::Regorus(function) => self.guarded(context, || rego::call(*function, args))?,
             Function::Now => context.now_ns(),
             Function::Print => return Ok(print(args)),
             Function::Refused(why) => {
@@ -141,9 +154,15 @@ impl Builtin {
     }
 
     /// A fault in a library ends the evaluation, not the process.
-    fn guarded<T>(&self, call: impl FnOnce() -> T) -> Result<T, Stop> {
-        catch_unwind(AssertUnwindSafe(call))
-            .map_err(|_| Stop::Abort(format!("the builtin {} failed", self.name)))
+    fn guarded<T>(&self, context: &Context, call: impl FnOnce() -> T) -> Result<T, Stop> {
+        let limited = || {
+            deadline::afford(context.argument_bytes.saturating_mul(UNITS_PER_BYTE));
+            call()
+        };
+        deadline::run(context.limit, limited).map_err(|interrupted| match interrupted {
+            Interrupted::Timeout => Stop::Timeout,
+            Interrupted::Panicked => Stop::Abort(format!("the builtin {} failed", self.name)),
+        })
     }
 }
 
@@ -200,6 +219,7 @@ impl Function {
             globs::find,
             graph::find,
             net::find,
+            pattern::find,
             schema::find,
             template::find,
         ];
@@ -213,7 +233,7 @@ impl Function {
     }
 }
 
-/// `print` gives a list of sets, each with the one value of an argument, or empty where that is undefined.
+/// The argument is a list of sets, each with the value of one operand, or empty if that is undefined.
 fn print(args: &[Value]) -> Reply {
     let mut words = Vec::new();
     if let Some(Value::Array(items)) = args.first() {
@@ -259,6 +279,9 @@ pub(super) const FUZZED: [&str; 22] = [
     "uri.parse",
 ];
 
+/// Fuzzing reports calls that take longer.
+const FUZZ_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Calls a builtin with a list as its arguments.
 pub(super) fn fuzz(name: &str, args: &Value) {
     if let Value::Array(args) = args {
@@ -267,7 +290,15 @@ pub(super) fn fuzz(name: &str, args: &Value) {
             name: name.to_owned(),
             function: Function::named(name),
         };
-        let _ = builtin.call(&Context { now: None }, &args);
+        let context = Context {
+            now: None,
+            limit: Limit {
+                deadline: Instant::now() + FUZZ_TIMEOUT,
+                on_slow: None,
+            },
+            argument_bytes: 0,
+        };
+        let _ = builtin.call(&context, &args);
     }
 }
 

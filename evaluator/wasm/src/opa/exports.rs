@@ -77,7 +77,7 @@ impl Exports {
         })
     }
 
-    /// Without the functions that know sets, sets become arrays: all that ABI 1.0 could say.
+    /// Without the functions that support sets, sets become arrays, as in ABI 1.0.
     pub(super) fn functions(&self, sandbox: &mut Sandbox<'_>) -> Result<Functions, EvalError> {
         Ok(Functions {
             malloc: sandbox.func(&self.malloc)?,

@@ -2,23 +2,34 @@
 
 use wasmtime::{Caller, Linker};
 
-use super::{builtins, value};
+use super::{
+    builtins,
+    deadline::{self, Interrupted, Limit},
+    value,
+};
 use crate::{
     host,
+    inspect::Import,
     limits::OUTPUT_BYTES,
+    log::error_text,
     sandbox::{Guest, Stop, memory, write},
 };
 
-const MODULE: &str = "env";
+pub(super) const MODULE: &str = "env";
+
+/// Whether an import is one of OPA's.
+pub(super) fn is_opa(import: &Import) -> bool {
+    import.module == MODULE && import.name.starts_with("opa_")
+}
 
 /// Defines the functions.
-pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     linker.func_wrap(
         MODULE,
         "opa_abort",
         |mut caller: Caller<'_, Guest>, at: i32| -> wasmtime::Result<()> {
             let (memory, _) = memory(&mut caller, "opa_abort")?;
-            Err(Stop::Abort(lossy(text_at(memory, at, "opa_abort")?)).into())
+            Err(Stop::Abort(error_text(text_at(memory, at, "opa_abort")?)).into())
         },
     )?;
     linker.func_wrap(
@@ -76,21 +87,37 @@ fn builtin(caller: &mut Caller<'_, Guest>, id: i32, args: &[i32]) -> wasmtime::R
             "the module called a builtin {id} that it does not list"
         ))
     })?;
-    let values = args
-        .iter()
-        .map(|at| argument(caller, *at))
-        .collect::<wasmtime::Result<Vec<_>>>()?;
-    let result = builtin.call(&builtins::Context { now }, &values)?;
+    let limit = caller.data().meter.builtin_limit();
+    let (mut values, mut argument_bytes) = (Vec::with_capacity(args.len()), 0);
+    for at in args {
+        let (value, bytes) = argument(caller, *at, limit)?;
+        values.push(value);
+        argument_bytes += bytes;
+    }
+    let context = builtins::Context {
+        now,
+        limit,
+        argument_bytes,
+    };
+    let result = builtin.call(&context, &values)?;
     log_notes(caller.data_mut(), result.log)?;
     match result.value {
         Some(value) => {
-            let text = value::write(&value).map_err(|error| {
+            let text = interruptible(limit, || value::write(&value))?.map_err(|error| {
                 Stop::Abort(format!("failed to write the result of a builtin: {error}"))
             })?;
             reply(caller, &text)
         }
         None => Ok(0),
     }
+}
+
+/// Runs host code that looks at the deadline.
+fn interruptible<T>(limit: Limit, call: impl FnOnce() -> T) -> Result<T, Stop> {
+    deadline::run(limit, call).map_err(|interrupted| match interrupted {
+        Interrupted::Timeout => Stop::Timeout,
+        Interrupted::Panicked => Stop::Abort("failed to pass a value to a builtin".to_owned()),
+    })
 }
 
 fn log_notes(guest: &mut Guest, notes: Option<String>) -> Result<(), Stop> {
@@ -100,15 +127,20 @@ fn log_notes(guest: &mut Guest, notes: Option<String>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Takes a value out of the guest, as text.
-fn argument(caller: &mut Caller<'_, Guest>, at: i32) -> wasmtime::Result<regorus::Value> {
+/// Takes a value out of the guest, as text; also returns the length of that.
+fn argument(
+    caller: &mut Caller<'_, Guest>,
+    at: i32,
+    limit: Limit,
+) -> wasmtime::Result<(regorus::Value, usize)> {
     let functions = functions(caller)?;
     let at = functions.dump.call(&mut *caller, at)?;
     let (memory, _) = memory(caller, "opa_builtin")?;
     let text = text_at(memory, at, "opa_builtin")?;
-    value::parse(text).map_err(|error| {
-        Stop::Abort(format!("failed to read the argument of a builtin: {error}")).into()
-    })
+    let value = interruptible(limit, || value::parse(text))?.map_err(|error| {
+        Stop::Abort(format!("failed to read the argument of a builtin: {error}"))
+    })?;
+    Ok((value, text.len()))
 }
 
 /// Puts a value into the guest.

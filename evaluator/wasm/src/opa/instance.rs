@@ -10,7 +10,7 @@ use super::{
 use crate::{
     limits::OUTPUT_BYTES,
     policy::{EvalError, PrepareError},
-    sandbox::{OnLong, Sandbox, Template},
+    sandbox::{OnSlow, Sandbox, Template},
 };
 
 /// A sandbox with a Rego module in it.
@@ -33,9 +33,9 @@ impl<'a> Instance<'a> {
         template: &'a Template,
         exports: &'a Exports,
         builtins: Arc<Table>,
-        long: Option<OnLong>,
+        on_slow: Option<OnSlow>,
     ) -> Result<Self, Error> {
-        let mut sandbox = template.start(long, |guest| {
+        let mut sandbox = template.start(on_slow, |guest| {
             guest.opa = Session {
                 functions: None,
                 builtins,

@@ -33,7 +33,7 @@ struct Plan<'a> {
     sections: Vec<RawSection<'a>>,
 }
 
-/// The module with a memory of its own, or the module itself where nothing need be done.
+/// The module with a memory of its own, or the module itself if it imports none.
 pub(crate) fn own_memory(wasm: &[u8]) -> Result<Cow<'_, [u8]>, Error> {
     let plan = Plan::read(wasm)?;
     Ok(match plan.memory {

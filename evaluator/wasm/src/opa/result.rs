@@ -1,4 +1,4 @@
-//! From the result of a rule to a verdict.
+//! Parses the result of a rule into a verdict.
 
 use std::collections::BTreeMap;
 
@@ -20,21 +20,21 @@ struct Entry<'a> {
     result: &'a RawValue,
 }
 
-/// The forms that a plain Rego result may have; which one is told by its fields.
+/// The forms that a plain Rego result may have; its fields decide which one it is.
 #[derive(Deserialize)]
 struct Loose {
     response: Option<Response>,
     allowed: Option<bool>,
-    message: Option<String>,
     errors: Option<Vec<Value>>,
     annotations: Option<BTreeMap<String, String>>,
 }
 
-/// `AdmissionReview.response`.
+/// `AdmissionReview.response`, or the result itself in the bare form, where `message` may stand for `status.message`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Response {
     allowed: bool,
+    message: Option<String>,
     status: Option<Status>,
     patch: Option<Value>,
     warnings: Option<Vec<String>>,
@@ -47,13 +47,13 @@ struct Status {
     code: Option<u16>,
 }
 
-/// What Gatekeeper's rules give for each fault.
+/// One violation of a Gatekeeper rule.
 #[derive(Deserialize)]
 struct Violation {
     msg: String,
 }
 
-/// Reads the result of a plain Rego policy.
+/// Parses the result of a plain Rego policy.
 pub(super) fn opa(
     answer: &[u8],
     review: &Review<'_>,
@@ -69,12 +69,9 @@ pub(super) fn opa(
     if let Some(response) = loose.response {
         return response.into_verdict(review, mutating);
     }
-    if let Some(allowed) = loose.allowed {
-        return Ok(Verdict {
-            allowed,
-            message: loose.message,
-            ..Verdict::default()
-        });
+    if loose.allowed.is_some() {
+        let response: Response = serde_json::from_str(result.get()).map_err(|error| bad(&error))?;
+        return response.into_verdict(review, mutating);
     }
     if loose.errors.is_none() && loose.annotations.is_none() {
         return Err(EvalError::BadAnswer(
@@ -89,7 +86,7 @@ pub(super) fn opa(
     Verdict::allow().with_mutation(annotate(&annotations, review)?, review, mutating)
 }
 
-/// Reads the result of a Gatekeeper policy: what can't be read is an error, never a pass.
+/// Parses the result of a Gatekeeper policy: an invalid result is an error, never an allow.
 pub(super) fn gatekeeper(answer: &[u8]) -> Result<Verdict, EvalError> {
     let result = first(answer)?;
     let violations: Vec<Violation> =
@@ -152,7 +149,7 @@ fn annotate(
     Ok(patch.map_or(Mutation::None, Mutation::Patch))
 }
 
-/// A field of an object, made an empty object where it is absent or null.
+/// A field of an object; an empty object is added if it is absent or null.
 fn field<'a>(object: &'a mut Value, name: &str) -> Option<&'a mut Value> {
     let field = object.as_object_mut()?.entry(name).or_insert(Value::Null);
     if field.is_null() {
@@ -185,7 +182,7 @@ impl Response {
         let verdict = Verdict {
             allowed: self.allowed,
             code,
-            message,
+            message: self.message.or(message),
             warnings: self.warnings.unwrap_or_default(),
             audit_annotations: self.audit_annotations.unwrap_or_default(),
             ..Verdict::default()

@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 
 use regorus::Value;
 
-use crate::limits::{JSON_DEPTH, OUTPUT_BYTES};
+use crate::{
+    limits::{JSON_DEPTH, OUTPUT_BYTES},
+    opa::deadline,
+};
 
 mod parse;
 
@@ -23,7 +26,7 @@ pub(super) fn write(value: &Value) -> Result<String, Error> {
     Ok(writer.text)
 }
 
-/// Writes a value the way OPA prints it inside of messages; what is too large is cut off.
+/// Writes a value as OPA prints it in messages; a value that is too large is cut off.
 pub(super) fn display(value: &Value) -> String {
     let mut writer = Writer {
         text: String::new(),
@@ -42,6 +45,7 @@ struct Writer {
 
 impl Writer {
     fn push(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        deadline::tick();
         let inside = || depth.checked_sub(1).ok_or(Error::TooDeep);
         match value {
             Value::Null | Value::Undefined => self.text.push_str("null"),

@@ -1,4 +1,4 @@
-//! Why a policy can't be prepared, or gave no verdict.
+//! Why a policy can't be prepared, or returned no verdict.
 
 use std::{fmt, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::sandbox::{Guest, Stop};
 pub struct PrepareError {
     stage: Stage,
     message: String,
-    may_pass: bool,
+    transient: bool,
 }
 
 /// How far preparing a policy got.
@@ -47,7 +47,7 @@ pub enum EvalError {
     /// It crashed.
     #[error("the policy crashed: {0}")]
     Trap(String),
-    /// It said that it failed.
+    /// It reported a failure.
     #[error("the policy failed: {0}")]
     Guest(String),
     /// It ended with an exit code other than 0.
@@ -74,7 +74,7 @@ pub enum EvalError {
     /// It gave a host function an address that is not its own.
     #[error("the policy gave {0} an address outside of its memory")]
     BadAddress(&'static str),
-    /// Its answer makes no sense.
+    /// Its answer is invalid.
     #[error("the policy's answer is not valid: {0}")]
     BadAnswer(String),
     /// Its Rego failed, or needs a builtin that does not exist here.
@@ -95,7 +95,7 @@ impl PrepareError {
         Self {
             stage: Stage::Link,
             message: message.into(),
-            may_pass: false,
+            transient: false,
         }
     }
 
@@ -103,12 +103,12 @@ impl PrepareError {
         Self {
             stage: Stage::Settings,
             message: message.into(),
-            may_pass: false,
+            transient: false,
         }
     }
 
-    /// The module did not come as far as to judge its settings.
-    pub(crate) fn unsettled(error: &EvalError) -> Self {
+    /// The module failed before it answered about its settings.
+    pub(crate) fn settings_failed(error: &EvalError) -> Self {
         Self::of(Stage::Settings, error)
     }
 
@@ -124,7 +124,7 @@ impl PrepareError {
         Self {
             stage,
             message: error.to_string(),
-            may_pass: *error == EvalError::Overloaded,
+            transient: *error == EvalError::Overloaded,
         }
     }
 
@@ -133,9 +133,9 @@ impl PrepareError {
         self.stage
     }
 
-    /// Whether it says nothing about the policy: all sandboxes were in use.
-    pub fn may_pass(&self) -> bool {
-        self.may_pass
+    /// Whether a retry may succeed: all sandboxes were in use.
+    pub fn is_transient(&self) -> bool {
+        self.transient
     }
 }
 
@@ -189,8 +189,8 @@ impl EvalError {
         }
     }
 
-    /// Whether no request could ever be judged by such a policy. A guest that says in good order that it
-    /// can't read a request is not broken, and an overloaded host says nothing about the policy.
+    /// Whether such a policy could never evaluate a request. A guest that reports that it can't read a request is not
+    /// broken, and an overloaded host says nothing about the policy.
     pub(crate) fn is_fatal(&self) -> bool {
         !matches!(
             self,
@@ -202,10 +202,10 @@ impl EvalError {
         )
     }
 
-    /// Sorts out why wasmtime came back with an error.
+    /// Classifies an error of wasmtime.
     pub(crate) fn from_wasmtime(error: &wasmtime::Error, guest: &Guest) -> Self {
         let meter = &guest.meter;
-        let words = || meter.last_words.clone();
+        let words = || meter.last_output.clone();
         let stopped = error.downcast_ref::<Stop>();
         match stopped {
             Some(Stop::Timeout) => return Self::Timeout(meter.limits.timeout),
@@ -235,13 +235,13 @@ impl EvalError {
         }
         match error.downcast_ref::<wasmtime::Trap>() {
             Some(wasmtime::Trap::StackOverflow) => Self::StackExceeded,
-            // Guests that take no error for an answer panic: that is no fault of theirs.
+            // Guests panic if a host call fails: that is not a fault of the policy.
             Some(trap) if meter.unanswered.is_some() => Self::Guest(format!(
                 "{trap} after {}{}",
                 meter.unanswered.as_deref().unwrap_or_default(),
-                said(&meter.last_words)
+                said(&meter.last_output)
             )),
-            Some(trap) => Self::Trap(format!("{trap}{}", said(&meter.last_words))),
+            Some(trap) => Self::Trap(format!("{trap}{}", said(&meter.last_output))),
             None => Self::Internal(format!("{error:#}")),
         }
     }

@@ -1,4 +1,4 @@
-//! Counts what a guest uses.
+//! Measures and limits what a guest uses.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use wasmtime::ResourceLimiter;
 use super::Stop;
 use crate::limits::{HOST_CALL_BYTES, HOST_CALLS, Limits, TABLE_ELEMENTS};
 
-/// Longest end of a guest's own words that is kept for error messages.
-const LAST_WORDS: usize = 1024;
+/// The end of a guest's output that is kept for error messages.
+const LAST_OUTPUT: usize = 1024;
 
-/// Somebody who wants to know, on the thread of the evaluation, that it takes longer than some milliseconds.
-pub(crate) type OnLong = fn();
+/// Called on the thread of the evaluation if it takes longer than some milliseconds.
+pub(crate) type OnSlow = fn();
 
-/// Tick by tick: who is told may need more than one try at what it does then.
-const TELL: u8 = 3;
+/// Calls of [`OnSlow`], one per tick: it may need more than one try.
+const SLOW_CALLS: u8 = 3;
 
 /// Far beyond any webhook's time, and safe to add to a clock.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
@@ -23,20 +23,19 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub(crate) struct Meter {
     pub(super) deadline: Instant,
     pub(crate) limits: Limits,
-    /// To be told if it takes long, so many times.
-    long: Option<OnLong>,
-    tell: u8,
+    on_slow: Option<OnSlow>,
+    /// How often `on_slow` may still be called.
+    slow_calls: u8,
     /// Memory that the guest does not know of, so that it does not count.
     pub(crate) unseen_bytes: usize,
     calls_left: u32,
     bytes_left: usize,
-    /// Whether growth was refused: what follows is the guest's way of failing.
+    /// Whether growth was refused: a trap that follows is a consequence.
     pub(crate) memory_refused: bool,
     pub(crate) table_refused: bool,
     /// The end of what the guest logged: the reason for a trap is usually there.
-    pub(crate) last_words: String,
-    /// The last host call to the outside, if it got an error: a crash that follows is
-    /// the guest's way of saying so.
+    pub(crate) last_output: String,
+    /// The last external host call, if it failed: guests crash for want of an answer.
     pub(crate) unanswered: Option<String>,
 }
 
@@ -48,28 +47,36 @@ impl Meter {
         Self {
             deadline: now + limits.timeout.min(LONGEST),
             limits: *limits,
-            long: None,
-            tell: TELL,
+            on_slow: None,
+            slow_calls: SLOW_CALLS,
             unseen_bytes: 0,
             calls_left: HOST_CALLS,
             bytes_left: HOST_CALL_BYTES,
             memory_refused: false,
             table_refused: false,
-            last_words: String::new(),
+            last_output: String::new(),
             unanswered: None,
         }
     }
 
-    /// Has `long` told if the evaluation takes long.
-    pub(super) fn watch(&mut self, long: Option<OnLong>) {
-        self.long = long;
+    /// Calls `on_slow` if the evaluation is slow.
+    pub(super) fn watch(&mut self, on_slow: Option<OnSlow>) {
+        self.on_slow = on_slow;
     }
 
-    /// Tells who wants to know that this takes long.
-    pub(crate) fn takes_long(&mut self) {
-        if let Some(long) = self.long.filter(|_| self.tell > 0) {
-            self.tell -= 1;
-            long();
+    /// The limit of a builtin that runs on the host.
+    pub(crate) fn builtin_limit(&self) -> crate::opa::Limit {
+        crate::opa::Limit {
+            deadline: self.deadline,
+            on_slow: self.on_slow,
+        }
+    }
+
+    /// The evaluation is slow, or about to be.
+    pub(crate) fn mark_slow(&mut self) {
+        if let Some(on_slow) = self.on_slow.filter(|_| self.slow_calls > 0) {
+            self.slow_calls -= 1;
+            on_slow();
         }
     }
 
@@ -100,20 +107,20 @@ impl Meter {
     /// Remembers whether the last host call to the outside failed.
     pub(crate) fn note_answer(&mut self, operation: &str, failure: Option<&String>) {
         self.unanswered = failure.map(|why| {
-            let why: String = why.chars().take(LAST_WORDS).collect();
+            let why: String = why.chars().take(LAST_OUTPUT).collect();
             format!("the host call {operation} failed: {why}")
         });
     }
 
-    /// Remembers what the guest said.
+    /// Keeps the end of what the guest wrote.
     pub(crate) fn note(&mut self, words: &str) {
-        self.last_words.clear();
+        self.last_output.clear();
         let words = words.trim_end();
-        let mut start = words.len().saturating_sub(LAST_WORDS);
+        let mut start = words.len().saturating_sub(LAST_OUTPUT);
         while !words.is_char_boundary(start) {
             start += 1;
         }
-        self.last_words.push_str(&words[start..]);
+        self.last_output.push_str(&words[start..]);
     }
 }
 
@@ -124,7 +131,7 @@ impl ResourceLimiter for Meter {
         desired: usize,
         _: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        // When it is made; whoever grows it has used up the unseen part.
+        // Only when it is created: a guest that grows it has used up the unseen part.
         let unseen = if current == 0 { self.unseen_bytes } else { 0 };
         let allowed = desired.saturating_sub(unseen) as u64 <= self.limits.memory_bytes;
         self.memory_refused |= !allowed;

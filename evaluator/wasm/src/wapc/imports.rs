@@ -5,16 +5,14 @@ use wasmtime::{Caller, Linker};
 use crate::{
     host,
     limits::OUTPUT_BYTES,
+    log::error_text,
     sandbox::{Guest, Stop, memory, slice, write},
 };
 
-const MODULE: &str = "wapc";
-
-/// Longest reason for a failure that is kept: it ends up in messages and status.
-const ERROR_BYTES: usize = 4096;
+pub(super) const MODULE: &str = "wapc";
 
 /// Defines the functions.
-pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     link_guest(linker)?;
     link_host(linker)
 }
@@ -50,7 +48,7 @@ fn link_guest(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
         |mut caller: Caller<'_, Guest>, at: i32, length: i32| {
             let (memory, guest) = memory(&mut caller, "__guest_error")?;
             let error = slice(memory, at, length, "__guest_error")?;
-            guest.wapc.error = Some(text(&error[..error.len().min(ERROR_BYTES)]));
+            guest.wapc.error = Some(error_text(error));
             wasmtime::Result::Ok(())
         },
     )?;
@@ -99,7 +97,7 @@ fn link_host(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// 1 = answered, 0 = refused; the words are fetched by further calls.
+/// 1 = answered, 0 = refused; the guest fetches the response or the error by further calls.
 #[allow(clippy::too_many_arguments)]
 fn host_call(
     mut caller: Caller<'_, Guest>,

@@ -7,10 +7,16 @@ use wasmtime::{Caller, Linker};
 use super::{poll, refused, stdio};
 use crate::{
     host,
+    inspect::Import,
     sandbox::{Guest, Stop, memory, slice, slice_mut, write},
 };
 
-const MODULE: &str = "wasi_snapshot_preview1";
+/// The module of preview 1 functions.
+pub(crate) const MODULE: &str = "wasi_snapshot_preview1";
+
+/// Command modules import their host call from one of these, depending on their SDK.
+const HOST_CALL_MODULES: [&str; 2] = ["host", "kubewarden:javy/host"];
+const HOST_CALL: &str = "call";
 
 /// Error numbers of preview 1.
 pub(super) const SUCCESS: i32 = 0;
@@ -37,11 +43,16 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
 }
 
 /// Defines the host calls of command modules.
-pub(crate) fn link_host_call(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    for module in ["host", "kubewarden:javy/host"] {
-        linker.func_wrap(module, "call", host_call)?;
+pub(super) fn link_host_call(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    for module in HOST_CALL_MODULES {
+        linker.func_wrap(module, HOST_CALL, host_call)?;
     }
     Ok(())
+}
+
+/// Whether an import is the host call of command modules.
+pub(super) fn is_host_call(import: &Import) -> bool {
+    import.name == HOST_CALL && HOST_CALL_MODULES.contains(&import.module.as_str())
 }
 
 fn link_args(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
@@ -150,7 +161,7 @@ fn random_get(mut caller: Caller<'_, Guest>, at: i32, length: i32) -> wasmtime::
     Ok(SUCCESS)
 }
 
-/// 0 = answered, 1 = refused; either way the words are appended to stdin.
+/// 0 = answered, 1 = refused; the response or the error is appended to stdin.
 #[allow(clippy::too_many_arguments)]
 fn host_call(
     mut caller: Caller<'_, Guest>,

@@ -9,19 +9,19 @@ use crate::sandbox::{Guest, Stop, memory, write};
 
 const NAME: &str = "poll_oneoff";
 
-/// Sizes of what the guest passes and gets.
+/// Sizes of the guest's structures.
 const SUBSCRIPTION: usize = 48;
 const EVENT: usize = 32;
 
 /// More than any runtime subscribes to at once.
-const MOST: u32 = 1024;
+const MAX_SUBSCRIPTIONS: u32 = 1024;
 
 const CLOCK: u8 = 0;
 
-/// What other work on the same thread does not notice.
+/// A wait that does not delay other work on the same thread noticeably.
 const NAP: Duration = Duration::from_millis(1);
 
-/// One thing that is waited for.
+/// One event that the guest waits for.
 struct Subscription {
     userdata: [u8; 8],
     kind: u8,
@@ -39,7 +39,7 @@ pub(super) fn poll_oneoff(
 ) -> wasmtime::Result<i32> {
     let (memory, guest) = memory(&mut caller, NAME)?;
     let count = count.cast_unsigned();
-    if count == 0 || count > MOST {
+    if count == 0 || count > MAX_SUBSCRIPTIONS {
         return Ok(INVAL);
     }
     let list = read(memory, subscriptions, count)?;
@@ -74,7 +74,7 @@ fn read(memory: &[u8], at: i32, count: u32) -> Result<Vec<Subscription>, Stop> {
 fn sleep(guest: &mut Guest, wait: Duration) -> Result<(), Stop> {
     let left = guest.meter.remaining();
     if wait > NAP {
-        guest.meter.takes_long();
+        guest.meter.mark_slow();
     }
     thread::sleep(wait.min(left));
     if wait >= left {

@@ -88,7 +88,7 @@ fn fd_read(
         if piece.is_empty() && length != 0 {
             break;
         }
-        // The whole buffer must be the guest's, even where less is read.
+        // The whole buffer must be within the guest's memory, even if less is read.
         slice_mut(memory, at, length.cast_unsigned() as usize, NAME)?[..piece.len()]
             .copy_from_slice(piece);
         io.read += piece.len();

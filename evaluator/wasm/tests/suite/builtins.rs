@@ -906,7 +906,7 @@ fn encodings_times_and_ranges() {
 
 /// What is left out ends the evaluation, and is named.
 #[test]
-fn what_is_left_out_is_named() {
+fn unavailable_builtins_are_named() {
     for expression in [
         r#"http.send({"method": "get", "url": "http://localhost"})"#,
         r#"net.lookup_ip_addr("localhost")"#,
@@ -925,4 +925,25 @@ fn what_is_left_out_is_named() {
         let name = expression.split('(').next().unwrap();
         assert!(error.to_string().contains(name), "{expression}: {error}");
     }
+}
+
+/// Each match looks for a `b` up to the end of the text: without a deadline this takes minutes.
+#[test]
+fn a_builtin_over_200_kb_ends_at_the_deadline() {
+    let folder = tempfile::tempdir().unwrap();
+    let rego = "package t\n\nmain := {\"allowed\": count(regex.find_n(\"a.*b|a\", input.request.text, -1)) > 0}\n";
+    fs::write(folder.path().join("t.rego"), rego).unwrap();
+    let wasm = built(folder.path());
+    let request = json!({ "text": "a".repeat(200_000) }).to_string();
+    let request = raw(&request);
+    let limits = assent_wasm::Limits {
+        timeout: std::time::Duration::from_millis(500),
+        ..Default::default()
+    };
+    let spec = assent_wasm::PolicySpec {
+        limits,
+        ..spec(Abi::Opa)
+    };
+    let error = policy(&wasm, spec).evaluate(&Review::raw(&request));
+    assert_eq!(error.unwrap_err().reason(), "timeout");
 }

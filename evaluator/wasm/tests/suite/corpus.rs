@@ -33,7 +33,7 @@ fn random_and_truncated_bytes_are_refused() {
 }
 
 #[test]
-fn what_is_no_module_is_named() {
+fn invalid_modules_are_refused_with_the_reason() {
     for (bytes, words) in [
         (&b""[..], "parse"),
         (b"\x7fELF\x02\x01\x01", "parse"),
@@ -143,7 +143,7 @@ fn a_trap_while_validating_settings_is_told() {
 }
 
 #[test]
-fn a_trap_comes_with_the_guests_last_words() {
+fn a_trap_includes_the_end_of_the_guests_output() {
     let words = "panicked at src/lib.rs:7";
     let body = format!(
         "(call $log (i32.const 0) (i32.const {})) unreachable",

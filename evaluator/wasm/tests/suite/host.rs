@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use assent_wasm::{Abi, EvalError, HostServices, Limits, Policy, PolicySpec, Review};
+use assent_wasm::{
+    Abi, EvalError, HostNamespace, HostServices, Limits, Policy, PolicySpec, Review,
+};
 
 use crate::guests::{host_caller, pod, policy, spec, vet, wapc};
 
@@ -26,8 +28,24 @@ impl Services {
     }
 }
 
-impl HostServices for Services {
-    fn oci(&self, operation: &str, payload: &[u8], within: Duration) -> Result<Vec<u8>, String> {
+impl HostNamespace for Services {
+    fn name(&self) -> &'static str {
+        "oci"
+    }
+
+    fn operations(&self) -> &'static [&'static str] {
+        &["v1/verify", "v1/manifest_digest"]
+    }
+
+    fn is_external(&self) -> bool {
+        true
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn call(&self, operation: &str, payload: &[u8], within: Duration) -> Result<Vec<u8>, String> {
         let payload = String::from_utf8(payload.to_vec()).unwrap();
         let asked = (operation.to_owned(), payload, within);
         self.asked.lock().unwrap().push(asked);
@@ -52,11 +70,15 @@ fn allowed(capability: &str) -> PolicySpec {
     }
 }
 
+fn connect(policy: &Policy, services: Arc<Services>) {
+    policy.connect(Arc::new(HostServices::offline().with(services)));
+}
+
 fn caller() -> Vec<u8> {
     host_caller("kubewarden", "oci", "v1/manifest_digest", "\"image\"")
 }
 
-/// Crashes where its call gets an error.
+/// Crashes if its call fails.
 fn unforgiving() -> Vec<u8> {
     let text = r#"kubewardenociv1/manifest_digest"image""#;
     let body = "(if (i32.eqz (call $host_call
@@ -74,10 +96,10 @@ fn said(policy: &Policy) -> EvalError {
 }
 
 #[test]
-fn services_answer_for_registries() {
+fn a_connected_namespace_answers_calls() {
     let policy = policy(&caller(), allowed("oci/v1/manifest_digest"));
     let services = Services::answering(Some(r#"{"digest":"d"}"#));
-    policy.connect(services.clone());
+    connect(&policy, services.clone());
     assert_eq!(
         said(&policy),
         EvalError::Guest(r#"{"digest":"d"}"#.to_owned())
@@ -92,10 +114,10 @@ fn services_answer_for_registries() {
 }
 
 #[test]
-fn nobody_is_asked_without_the_capability() {
+fn a_service_is_not_called_without_the_capability() {
     let policy = policy(&caller(), allowed("oci/v1/verify"));
     let services = Services::answering(Some("{}"));
-    policy.connect(services.clone());
+    connect(&policy, services.clone());
     let refusal = said(&policy).to_string();
     assert!(refusal.contains("not among"), "{refusal}");
     assert!(services.asked.lock().unwrap().is_empty());
@@ -104,15 +126,15 @@ fn nobody_is_asked_without_the_capability() {
 #[test]
 fn a_slow_service_ends_with_the_evaluation() {
     let policy = policy(&caller(), allowed("oci/*"));
-    policy.connect(Services::answering(None));
+    connect(&policy, Services::answering(None));
     assert!(matches!(said(&policy), EvalError::Timeout(_)));
 }
 
 #[test]
-fn a_policy_is_tried_out_without_services() {
+fn a_policy_is_tested_without_services() {
     let error = said(&vet(&caller(), allowed("*")).unwrap()).to_string();
     assert!(error.contains("no access to registries"), "{error}");
-    // One that crashes over it may be good: it is told apart from a crash of its own.
+    // A crash that follows is not blamed on the policy.
     let policy = vet(&unforgiving(), allowed("*")).unwrap();
     let error = said(&policy);
     assert!(matches!(error, EvalError::Guest(_)), "{error}");
@@ -123,4 +145,90 @@ fn a_policy_is_tried_out_without_services() {
     );
     // Without the capability it can never be good.
     assert!(vet(&unforgiving(), spec(Abi::Wapc)).is_err());
+}
+
+#[test]
+fn a_policy_may_wait_if_its_capabilities_allow_a_call_that_waits() {
+    let check = |capability: &str, waits: bool| {
+        let policy = policy(&caller(), allowed(capability));
+        assert!(!policy.may_wait(), "{capability} before it is connected");
+        connect(&policy, Services::answering(None));
+        assert_eq!(policy.may_wait(), waits, "{capability}");
+    };
+    check("oci/v1/verify", true);
+    check("*", true);
+    check("oci/v9/nothing", false);
+    check("crypto/*", true);
+    check("kubernetes/*", false);
+}
+
+/// Keeps what is logged on the thread of a test.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+struct Fields<'a>(&'a mut Vec<String>);
+
+impl tracing::field::Visit for Fields<'_> {
+    fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.push(format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, _: &tracing::field::Field, value: &str) {
+        self.0.push(value.to_owned());
+    }
+}
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut Fields(&mut self.0.lock().unwrap()));
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn log_lines_of_guests_are_cut_and_escaped() {
+    let forged = "{\"level\":\"info\",\"message\":\"x\"}\nforged";
+    let allow = r#"{"accepted":true}"#;
+    let forged_at = allow.len();
+    let body = format!(
+        "(call $log (i32.const 0) (i32.const 131072))
+         (drop (call $host_call (i32.const {k}) (i32.const 10) (i32.const {n}) (i32.const 7) (i32.const {o}) (i32.const 3) (i32.const {forged_at}) (i32.const {len})))
+         (drop (call $host_call (i32.const {k}) (i32.const 10) (i32.const {n}) (i32.const 7) (i32.const {o}) (i32.const 3) (i32.const 0) (i32.const 131072)))
+         (call $response (i32.const 0) (i32.const {forged_at})) (i32.const 1)",
+        len = forged.len(),
+        k = forged_at + forged.len(),
+        n = forged_at + forged.len() + 10,
+        o = forged_at + forged.len() + 17,
+    );
+    let text = format!("{allow}{forged}kubewardentracinglog");
+    let policy = policy(&wapc(&text, &body), allowed("*"));
+    let request = pod();
+    let review = Review::admission(&request).unwrap();
+    let lines = Lines::default();
+    let verdict = tracing::subscriber::with_default(lines.clone(), || policy.evaluate(&review));
+    assert!(verdict.unwrap().allowed);
+    let lines = lines.0.lock().unwrap();
+    assert!(
+        lines.iter().any(|line| line.contains("\\nforged")),
+        "{lines:?}"
+    );
+    for line in &*lines {
+        assert!(!line.contains(char::is_control), "{line:?}");
+        assert!(line.len() < 5_000, "{}", line.len());
+    }
 }

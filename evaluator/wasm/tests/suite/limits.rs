@@ -32,13 +32,13 @@ fn accepts(wasm: &[u8], spec: PolicySpec) {
     assert!(evaluate(wasm, spec).unwrap().allowed);
 }
 
-/// Such a policy is refused before it judges anything.
+/// Such a policy is rejected before it evaluates a request.
 #[track_caller]
 fn no_instance(wasm: &[u8], spec: PolicySpec, part: &str) {
     let error = vet(wasm, spec).err().unwrap();
     assert_eq!(error.stage(), Stage::Instantiate);
     assert!(
-        error.to_string().contains(part) && !error.may_pass(),
+        error.to_string().contains(part) && !error.is_transient(),
         "{error}"
     );
 }
@@ -74,18 +74,18 @@ fn a_second_evaluation_long_after_the_first_is_stopped_too() {
 }
 
 #[test]
-fn who_has_other_work_is_told_that_it_takes_long() {
+fn on_slow_is_called_if_an_evaluation_takes_long() {
     static TOLD: AtomicUsize = AtomicUsize::new(0);
-    let told = || {
+    let on_slow = || {
         TOLD.fetch_add(1, Ordering::SeqCst);
     };
     let request = pod();
     let review = Review::admission(&request).unwrap();
     let quick = policy(&then_accept("", ""), limited(10_000, 1 << 20));
-    assert!(quick.evaluate_among_others(&review, told).unwrap().allowed);
+    assert!(quick.evaluate_in_place(&review, on_slow).unwrap().allowed);
     assert_eq!(TOLD.load(Ordering::SeqCst), 0);
     let endless = policy(&then_accept(&spin("0"), ""), limited(100, 1 << 20));
-    let error = endless.evaluate_among_others(&review, told).unwrap_err();
+    let error = endless.evaluate_in_place(&review, on_slow).unwrap_err();
     assert_eq!(error, EvalError::Timeout(Duration::from_millis(100)));
     assert_eq!(TOLD.load(Ordering::SeqCst), 3);
 }
@@ -115,7 +115,7 @@ fn a_guest_that_takes_no_for_an_answer_goes_on() {
 }
 
 #[test]
-fn a_guest_that_says_it_failed_for_lack_of_memory_is_told_apart() {
+fn a_guest_that_says_it_failed_for_lack_of_memory_is_on_slow_apart() {
     let body = "(drop (memory.grow (i32.const 65000))) (call $error (i32.const 0) (i32.const 1)) (i32.const 0)";
     let error = evaluate(&wapc("x", body), limited(10_000, 1 << 20)).unwrap_err();
     assert_eq!(error.reason(), "memory");

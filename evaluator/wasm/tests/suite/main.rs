@@ -1,4 +1,4 @@
-//! Real guests in real sandboxes: what policies may do, and what they may not.
+//! Real guests in real sandboxes: what policies can and can't do.
 #![allow(clippy::unwrap_used)]
 
 mod artefact;

@@ -159,7 +159,7 @@ fn enlarged(case: &Case) -> Option<Box<RawValue>> {
     Some(RawValue::from_string(text).unwrap())
 }
 
-/// What a policy says of a large object is what it says of a small one.
+/// The verdict about a large object is the same as about a small one.
 #[track_caller]
 fn check_large(name: &str) {
     let wasm = fs::read(folder(name).join("policy.wasm")).unwrap();

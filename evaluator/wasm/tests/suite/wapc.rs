@@ -1,6 +1,8 @@
 //! waPC: payloads, answers, mutation, host calls.
 
-use assent_wasm::{Abi, EvalError, PolicySpec, Review, Stage, Verdict};
+use std::sync::Arc;
+
+use assent_wasm::{Abi, EvalError, HostServices, PolicySpec, Review, Stage, Verdict};
 
 use crate::guests::{
     FREE, answering, evaluate, failure, host_caller, pod, policy, raw, spec, vet, wapc, wapc_with,
@@ -278,15 +280,15 @@ fn start_functions_run_once_per_instance() {
 fn host_call(call: [&str; 4], capabilities: &[&str]) -> String {
     let host_capabilities = capabilities.iter().map(|name| (*name).to_owned()).collect();
     let guest = host_caller(call[0], call[1], call[2], call[3]);
-    match evaluate(
-        &guest,
-        PolicySpec {
-            host_capabilities,
-            ..wapc_spec()
-        },
-    )
-    .unwrap_err()
-    {
+    let spec = PolicySpec {
+        host_capabilities,
+        ..wapc_spec()
+    };
+    let policy = policy(&guest, spec);
+    policy.connect(Arc::new(HostServices::offline().with_dns()));
+    let request = pod();
+    let review = Review::admission(&request).unwrap();
+    match policy.evaluate(&review).unwrap_err() {
         EvalError::Guest(words) => words,
         other => panic!("expected the guest to pass the words on, got {other:?}"),
     }
@@ -331,7 +333,7 @@ fn unknown_calls_are_named() {
 }
 
 #[test]
-fn names_are_looked_up_where_allowed() {
+fn allowed_names_are_looked_up() {
     let reply = host_call(
         ["kubewarden", "net", "v1/dns_lookup_host", "\"127.0.0.1\""],
         &["net/*"],

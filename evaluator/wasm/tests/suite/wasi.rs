@@ -134,7 +134,7 @@ fn an_exit_code_is_an_error_even_after_an_answer() {
 }
 
 #[test]
-fn there_are_no_files_and_no_environment() {
+fn guests_have_no_files_and_no_environment() {
     let body = "(if (i32.ne (call $prestat (i32.const 3) (i32.const 6000)) (i32.const 8)) (then unreachable))
         (if (i32.ne (call $open (i32.const 3) (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 0) (i64.const 0) (i64.const 0) (i32.const 0) (i32.const 6000)) (i32.const 8)) (then unreachable))
         (if (i32.ne (call $fdstat (i32.const 3) (i32.const 6000)) (i32.const 8)) (then unreachable))
@@ -157,9 +157,9 @@ fn clocks_and_randomness_work() {
 }
 
 #[test]
-fn who_has_other_work_is_told_before_a_guest_sleeps() {
+fn on_slow_is_called_before_a_guest_sleeps() {
     static TOLD: AtomicUsize = AtomicUsize::new(0);
-    let told = || {
+    let on_slow = || {
         TOLD.fetch_add(1, Ordering::SeqCst);
     };
     let request = pod();
@@ -169,7 +169,7 @@ fn who_has_other_work_is_told_before_a_guest_sleeps() {
         policy(&command(ACCEPT, &body), spec(Abi::Wasi))
     };
     for (ns, times) in [(0, 0), (1_500_000, 1)] {
-        let verdict = naps(ns).evaluate_among_others(&review, told).unwrap();
+        let verdict = naps(ns).evaluate_in_place(&review, on_slow).unwrap();
         assert!(verdict.allowed);
         assert_eq!(TOLD.load(Ordering::SeqCst), times, "{ns}");
     }

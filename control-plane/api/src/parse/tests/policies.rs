@@ -55,7 +55,7 @@ fn everything() -> Value {
 }
 
 #[test]
-fn every_field_is_taken() {
+fn every_field_is_read() {
     let parsed = accept("ClusterAdmissionPolicy", everything());
     assert_eq!(parsed.server, "tenants");
     assert_eq!(
@@ -102,7 +102,7 @@ fn every_field_is_taken() {
 
 /// What a revision keeps reads back as the same policy: a rollback is by this parser too.
 #[test]
-fn the_kept_spec_reads_back() {
+fn stored_spec_reads_back() {
     for (kind, spec_fields) in [
         ("ClusterAdmissionPolicy", everything()),
         ("ClusterAdmissionPolicy", json!({})),
@@ -172,7 +172,7 @@ fn namespaced_policies_stay_in_their_namespace() {
 }
 
 #[test]
-fn file_modules_are_for_standalone() {
+fn file_modules_require_standalone() {
     let value = mk_policy(
         "ClusterAdmissionPolicy",
         json!({"module": "file:///p.wasm"}),
@@ -186,7 +186,7 @@ fn file_modules_are_for_standalone() {
 }
 
 #[test]
-fn rollback_annotation() {
+fn rollback_annotation_is_parsed() {
     let with = |text: &str| {
         let mut value = mk_policy("ClusterAdmissionPolicy", json!({}));
         value["metadata"]["annotations"] =
@@ -201,7 +201,7 @@ fn rollback_annotation() {
 }
 
 #[test]
-fn the_server_of_a_policy_is_immutable() {
+fn policy_server_is_immutable() {
     let a = accept("ClusterAdmissionPolicy", json!({"policyServer": "a"}));
     let b = accept("ClusterAdmissionPolicy", json!({"policyServer": "b"}));
     assert!(immutable_fields(&a, &a).is_ok());

@@ -5,7 +5,7 @@ fn mk_server(spec: Value) -> Value {
 }
 
 #[test]
-fn policy_servers() {
+fn policy_servers_are_validated() {
     let accept = |spec| match manifest(&mk_server(spec), &standalone()).unwrap() {
         Manifest::Server(server) => *server,
         Manifest::Policy(policy) => panic!("{policy:?}"),
@@ -69,7 +69,7 @@ fn policy_servers() {
 }
 
 #[test]
-fn a_name_of_a_server_is_one_label() {
+fn server_name_is_one_dns_label() {
     let named = |name: &str| {
         let mut server = mk_server(json!({}));
         server["metadata"]["name"] = name.into();

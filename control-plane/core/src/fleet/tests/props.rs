@@ -41,13 +41,13 @@ struct Plain {
     open: bool,
     until: Option<u64>,
     /// Generations of policies that its last answer has, as bits.
-    taken: Option<(u8, u8)>,
+    applied: Option<(u8, u8)>,
     before: Option<(u8, u8)>,
     refused: Option<u8>,
 }
 
 struct Oracle {
-    counting: Counting,
+    counted: CountedReplicas,
     now: u64,
     expected: BTreeSet<&'static str>,
     replicas: BTreeMap<&'static str, Plain>,
@@ -85,18 +85,18 @@ impl Oracle {
         let mut fold = Fold::default();
         let mut all = true;
         for (name, replica) in &self.replicas {
-            if self.counting == Counting::Expected && !self.expected.contains(name) {
+            if self.counted == CountedReplicas::Expected && !self.expected.contains(name) {
                 continue;
             }
             let has = replica
-                .taken
+                .applied
                 .is_some_and(|(set, rejected)| set & !rejected & bit != 0);
-            let offered = replica.taken.is_some_and(|(set, _)| set & bit != 0);
+            let offered = replica.applied.is_some_and(|(set, _)| set & bit != 0);
             let refused = replica.refused.is_some_and(|set| set & bit != 0) && !offered;
             let gone = !replica.open && replica.until.is_none();
             fold.wanted += 1;
-            fold.lacking |= !has && (replica.taken.is_some() || refused);
-            fold.lacking |= gone && replica.taken.is_some();
+            fold.degraded |= !has && (replica.applied.is_some() || refused);
+            fold.degraded |= gone && replica.applied.is_some();
             all &= has && !gone;
             match (replica.open, has, offered || refused) {
                 (false, _, _) => fold.disconnected += 1,
@@ -160,10 +160,10 @@ impl Oracle {
                     now,
                     NAMES[who],
                     self.stream(who, late),
-                    mk_taken(&snapshot, &named),
+                    mk_applied(&snapshot, &named),
                 );
                 if let Some(replica) = self.listening(who, late) {
-                    replica.taken = Some((set, rejected));
+                    replica.applied = Some((set, rejected));
                     replica.refused = None;
                 }
             }
@@ -171,7 +171,7 @@ impl Oracle {
                 let report = mk_refused(&mk_snapshot(&pick(set)), None);
                 fleet.reported(now, NAMES[who], self.stream(who, late), report);
                 if let Some(replica) = self.listening(who, late) {
-                    replica.taken = replica.before.or(Some((0, 0)));
+                    replica.applied = replica.before.or(Some((0, 0)));
                     replica.refused = Some(set);
                 }
             }
@@ -201,12 +201,12 @@ impl Oracle {
         fleet.opened(Millis(self.now), node, String::new(), self.streams);
         let known = self.replicas.get(NAMES[who]).cloned().unwrap_or_default();
         // A replica that was only expected has no process yet, so any is another.
-        let taken = known.taken.filter(|_| known.instance == instance);
+        let taken = known.applied.filter(|_| known.instance == instance);
         let replica = Plain {
             instance,
             stream: self.streams,
             open: true,
-            taken,
+            applied: taken,
             before: taken,
             ..Plain::default()
         };
@@ -227,10 +227,10 @@ proptest! {
         steps in steps(),
         everyone in any::<bool>(),
     ) {
-        let counting = if everyone { Counting::Everyone } else { Counting::Expected };
-        let mut fleet = Fleet::new(counting, GRACE);
+        let counted = if everyone { CountedReplicas::All } else { CountedReplicas::Expected };
+        let mut fleet = Fleet::new(counted, GRACE);
         let mut oracle = Oracle {
-            counting,
+            counted,
             now: 0,
             expected: BTreeSet::new(),
             replicas: BTreeMap::new(),

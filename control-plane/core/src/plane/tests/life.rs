@@ -45,10 +45,9 @@ fn requests_on_a_retired_path_prolong_its_drain() {
         &["p: enforced after 1s", "publish p/1 retired p/2 active"],
     );
     script.pass(50_000);
-    let requests = |path| Event::Requests { path };
-    script.step(requests(mk_revision("p", 1)), &[]);
-    script.step(requests(mk_revision("p", 2)), &[]);
-    script.step(requests(mk_revision("stranger", 1)), &[]);
+    script.step(mk_requests("p", 1), &[]);
+    script.step(mk_requests("p", 2), &[]);
+    script.step(mk_requests("stranger", 1), &[]);
     script.wait(30_000, &["p: retire 1"]);
 }
 
@@ -61,7 +60,10 @@ fn r37_nothing_flips_without_replicas() {
         .pass(1_000);
     script.enforced_is("NotProgrammed").wait(599_000, &[]);
     let status = script.plane.status(&mk_id("p")).unwrap();
-    assert_eq!(status.condition("Programmed").unwrap().reason, "NoReplicas");
+    assert_eq!(
+        status.condition(ConditionType::Programmed).reason.as_str(),
+        "NoReplicas"
+    );
 }
 
 #[test]
@@ -139,7 +141,7 @@ fn r38_a_late_nack_before_the_webhook_changed_is_seen() {
         .pass(1_000)
         .takes("x", 1, &["p: flip 1 to 2", "applied after 1s"]);
     script.policy("p", Input::FlipFailed, &[]);
-    let late = mk_taken(&script.published(), &[mk_rejection("p", 2)]);
+    let late = mk_applied(&script.published(), &[mk_rejection("p", 2)]);
     script.report("x", 1, late).settle(&[]).pass(1_000);
     script.takes("x", 1, &["p: flip 1 to 2"]);
 }
@@ -149,7 +151,7 @@ fn i8_a_refused_policy_holds_back_no_other() {
     let mut script = Script::synced();
     script.open("x", "i", 1).add("p").add("q");
     script.settle(&["publish p/1 candidate q/1 candidate"]);
-    let partly = mk_taken(&script.published(), &[mk_rejection("q", 1)]);
+    let partly = mk_applied(&script.published(), &[mk_rejection("q", 1)]);
     script
         .report("x", 1, partly)
         .settle(&["p: flip none to 1"])
@@ -173,8 +175,14 @@ fn a_refused_generation_is_reported_and_changes_nothing() {
         .step(Event::refused(mk_id("p"), 2, refusal), &[])
         .settle(&[]);
     let status = script.plane.status(&mk_id("p")).unwrap();
-    assert_eq!(status.condition("Accepted").unwrap().reason, "PullError");
-    assert_eq!(status.condition("Ready").unwrap().reason, "LastGood");
+    assert_eq!(
+        status.condition(ConditionType::Accepted).reason.as_str(),
+        "PullError"
+    );
+    assert_eq!(
+        status.condition(ConditionType::Ready).reason.as_str(),
+        "LastGood"
+    );
 }
 
 #[test]
@@ -184,7 +192,7 @@ fn deletion_goes_webhook_drain_snapshot_release() {
         .policy("p", Input::Deleted, &["p: unroute"])
         .settle(&[])
         .pass(30_000);
-    script.policy("p", Input::Unrouted, &[]).settle(&[]);
+    script.policy("p", Input::WebhookRemoved, &[]).settle(&[]);
     script.wait(10_000, &["p: release", "publish"]);
     assert!(script.plane.status(&mk_id("p")).is_none());
     // Whatever comes late finds nobody.
@@ -204,7 +212,7 @@ fn f17_deleted_and_created_again_are_two_policies() {
     let revision = Arc::new(Policy::new(again.key.clone(), 1, uid, mk_content("new"), 8));
     script.policy("p", Input::Deleted, &["p: unroute"]);
     script.step(
-        mk_observed(again.clone(), "default", 1, Stored::default()),
+        mk_observed(again.clone(), "default", 1, StoredRevisions::default()),
         &[],
     );
     script.step(Event::ready(again.clone(), revision.clone()), &[]);
@@ -213,12 +221,12 @@ fn f17_deleted_and_created_again_are_two_policies() {
     assert!(script.published().contains(mk_revision("p", 1).as_str()));
     assert!(script.published().contains("cluster/p/1-aaaa0000"));
     assert_eq!(script.plane.rollout(&again.key).unwrap().id(), &again);
-    script.policy("p", Input::Unrouted, &[]).takes(
+    script.policy("p", Input::WebhookRemoved, &[]).takes(
         "x",
         1,
         &["p: flip none to 1", "applied after 0ns"],
     );
-    let flipped = Event::Policy(again.clone(), Input::Flipped(revision.revision.clone()));
+    let flipped = Event::Rollout(again.clone(), Input::Flipped(revision.revision.clone()));
     script
         .step(flipped, &["p: enforced after 0ns"])
         .settle(&[])
@@ -290,14 +298,14 @@ fn r32_a_restart_computes_the_same_version() {
     script.pass(1_000).observe("p", 3).ready("p", 3).add("q");
     script.settle(&["publish p/1 retired p/2 active p/3 candidate q/1 candidate"]);
     let mut next = Script::new();
-    let stored = Stored {
+    let stored = StoredRevisions {
         active: Some(mk_policy("p", 2)),
         candidates: vec![mk_policy("p", 3)],
         draining: vec![mk_policy("p", 1)],
     };
-    let q = Stored {
+    let q = StoredRevisions {
         candidates: vec![mk_policy("q", 1)],
-        ..Stored::default()
+        ..StoredRevisions::default()
     };
     next.step(mk_observed(mk_id("q"), "default", 1, q), &[]);
     next.step(mk_observed(mk_id("p"), "default", 3, stored), &[]);
@@ -309,9 +317,9 @@ fn r32_a_restart_computes_the_same_version() {
 #[test]
 fn what_is_stored_is_looked_at_once() {
     let mut script = Script::enforced();
-    let stored = Stored {
+    let stored = StoredRevisions {
         active: Some(mk_policy("p", 7)),
-        ..Stored::default()
+        ..StoredRevisions::default()
     };
     script
         .step(mk_observed(mk_id("p"), "default", 1, stored), &[])
@@ -321,13 +329,13 @@ fn what_is_stored_is_looked_at_once() {
 #[test]
 fn expected_replicas_count_from_the_start() {
     let mut script = Script::synced();
-    let event = Event::Expected {
+    let event = Event::ReplicasExpected {
         server: "default".into(),
         replicas: vec!["x".into(), "y".into()],
     };
     script.step(event, &[]).open("x", "i", 1).add("p");
     script.settle(&["publish p/1 candidate"]).takes("x", 1, &[]);
-    let heard = Event::Heard {
+    let heard = StreamEvent::Heartbeat {
         server: "default".into(),
         replica: "x".into(),
     };

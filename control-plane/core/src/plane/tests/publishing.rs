@@ -68,17 +68,17 @@ fn r22_going_away_and_back_inside_the_window_sends_nothing() {
     let id = || mk_id("q");
     let timing = TIMING.with_drain(Duration::ZERO);
     script.add("p").settle(&["publish p/1 candidate"]).pass(10);
-    let event = Event::Observed {
+    let event = Event::PolicyObserved {
         id: id(),
         server: "default".into(),
         generation: 1,
         timing,
-        stored: Stored::default(),
+        stored: StoredRevisions::default(),
     };
     script.step(event, &[]).ready("q", 1).settle(&[]).pass(10);
     script.policy("q", Input::Deleted, &["q: unroute"]);
     script
-        .policy("q", Input::Unrouted, &[])
+        .policy("q", Input::WebhookRemoved, &[])
         .settle(&["q: release"]);
     script.pass(5_000);
     assert!(script.plane.rollout_of(&id()).is_none());
@@ -94,10 +94,7 @@ fn equal_content_makes_no_new_version() {
             .step(Event::Synced, &[]);
         script.serve("default").settle(&[]).pass(1_000);
     }
-    let requests = Event::Requests {
-        path: mk_revision("p", 1),
-    };
-    script.step(requests, &[]).settle(&[]);
+    script.step(mk_requests("p", 1), &[]).settle(&[]);
 }
 
 #[test]
@@ -107,7 +104,7 @@ fn servers_have_sets_of_their_own() {
         .serve("other")
         .settle(&["publish to other"])
         .pass(1_000);
-    let event = mk_observed(mk_id("q"), "other", 1, Stored::default());
+    let event = mk_observed(mk_id("q"), "other", 1, StoredRevisions::default());
     script.step(event, &[]).ready("q", 1).add("p");
     script.settle(&["publish p/1 candidate", "publish to other q/1 candidate"]);
     // A replica of one says nothing of the other's policies.
@@ -119,7 +116,10 @@ fn servers_have_sets_of_their_own() {
         .step(Event::ServerRemoved("other".into()), &[])
         .settle(&[]);
     let status = script.plane.status(&mk_id("q")).unwrap();
-    assert_eq!(status.condition("Programmed").unwrap().reason, "NoReplicas");
+    assert_eq!(
+        status.condition(ConditionType::Programmed).reason.as_str(),
+        "NoReplicas"
+    );
     // Its policies were not destroyed along with it.
     script
         .serve("other")
@@ -129,12 +129,12 @@ fn servers_have_sets_of_their_own() {
 #[test]
 fn a_policy_of_an_unknown_server_goes_nowhere() {
     let mut script = Script::synced();
-    let event = mk_observed(mk_id("q"), "nowhere", 1, Stored::default());
+    let event = mk_observed(mk_id("q"), "nowhere", 1, StoredRevisions::default());
     script.step(event, &[]).ready("q", 1).settle(&[]);
     script.open("x", "i", 1).settle(&[]);
     let mut node = mk_node("y", "i");
     node.policy_server = "nowhere".into();
-    let opened = Event::Opened {
+    let opened = StreamEvent::Opened {
         node,
         identity: String::new(),
         stream: 2,

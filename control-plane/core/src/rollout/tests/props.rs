@@ -34,7 +34,7 @@ struct World {
     refused: BTreeSet<i64>,
     complete: BTreeSet<i64>,
     webhook: Option<i64>,
-    /// Stored and not history.
+    /// StoredRevisions and not history.
     stored: BTreeSet<i64>,
     flipped_away: BTreeSet<i64>,
     todo: VecDeque<Output>,
@@ -167,10 +167,10 @@ impl World {
                 self.stored.retain(|g| mk_revision("p", *g) != revision);
                 self.feed(Input::Retired(revision));
             }
-            Some(Output::Unroute) => {
+            Some(Output::RemoveWebhook) => {
                 self.routed = false;
                 self.webhook = None;
-                self.feed(Input::Unrouted);
+                self.feed(Input::WebhookRemoved);
             }
             Some(Output::Release) => {
                 assert!(self.deleted && !self.routed, "released with its webhook");
@@ -211,7 +211,7 @@ impl World {
             .filter(|g| Some(*g) != self.webhook)
             .partition(drains);
         let policies = |all: Vec<i64>| all.into_iter().map(|g| mk_policy("p", g)).collect();
-        let stored = Stored {
+        let stored = StoredRevisions {
             active: self.webhook.map(|g| mk_policy("p", g)),
             candidates: policies(candidates),
             draining: policies(draining),
@@ -240,7 +240,7 @@ impl World {
                 "the webhook names what nobody holds"
             );
         }
-        let asked = self.rollout.retired.iter().filter(|r| r.asked).count();
+        let asked = self.rollout.retired.iter().filter(|r| r.requested).count();
         let active = usize::from(self.rollout.active.is_some());
         let held_back = usize::from(self.rollout.flipping.is_some());
         let bound = MAX_DRAINING + active + 1 + asked + held_back;

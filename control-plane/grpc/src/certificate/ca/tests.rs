@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use std::{os::unix::fs::PermissionsExt as _, sync::Arc};
 
+use rcgen::{CertificateParams, KeyPair};
 use rustls::{
     RootCertStore,
     client::{WebPkiServerVerifier, danger::ServerCertVerifier as _},
@@ -38,7 +39,7 @@ fn accepts(signed: &Signed, name: &str) -> bool {
 }
 
 #[test]
-fn leaves_have_our_names_and_not_the_requests() {
+fn leaf_ignores_names_of_the_request() {
     let ca = SelfSignedCa::in_memory(vec!["policy-server.assent.svc".into()]).unwrap();
     let address = "10.0.0.7".parse().ok();
     let signed = ca
@@ -52,7 +53,7 @@ fn leaves_have_our_names_and_not_the_requests() {
 }
 
 #[test]
-fn a_request_must_be_signed_by_its_key() {
+fn request_must_be_signed_by_its_key() {
     let ca = SelfSignedCa::in_memory(Vec::new()).unwrap();
     let mut csr = mk_csr(&[]);
     let last = csr.len() - 1;
@@ -66,7 +67,7 @@ fn a_request_must_be_signed_by_its_key() {
 }
 
 #[test]
-fn an_authority_is_kept_and_private() {
+fn authority_is_stored_and_private() {
     let dir = tempfile::tempdir().unwrap();
     let first = SelfSignedCa::open(dir.path(), Vec::new()).unwrap();
     let again = SelfSignedCa::open(dir.path(), vec!["a".into()]).unwrap();

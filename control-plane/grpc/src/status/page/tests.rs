@@ -3,13 +3,13 @@ use std::time::Duration;
 
 use assent_core::{
     Snapshot,
-    fleet::{Counting, Node},
+    fleet::{CountedReplicas, Node},
 };
 
 use super::*;
 
 fn mk_fleet(names: &[&str]) -> Fleet {
-    let mut fleet = Fleet::new(Counting::Everyone, Duration::from_secs(60));
+    let mut fleet = Fleet::new(CountedReplicas::All, Duration::from_secs(60));
     for (name, stream) in names.iter().zip(1..) {
         let node = Node {
             id: (*name).to_owned(),
@@ -49,7 +49,7 @@ fn filters_leave_out_what_was_not_asked_for() {
     fleet.closed(Millis(1), "b", 2);
     let mut query = Query {
         limit: 9,
-        states: vec![State::Disconnected],
+        states: vec![ReplicaState::Disconnected],
         ..Query::default()
     };
     assert_eq!(names(&query, &fleet).0, ["b"]);

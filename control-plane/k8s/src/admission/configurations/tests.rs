@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn all(reach: Reach) -> [Value; 3] {
+fn all(endpoint: WebhookEndpoint) -> [Value; 3] {
     let input = Input {
-        reach,
+        endpoint,
         namespace: "assent-system".to_owned(),
         namespace_uid: "ns-uid".to_owned(),
         ca_bundle: b"CA".to_vec(),
@@ -19,12 +19,12 @@ fn all(reach: Reach) -> [Value; 3] {
     ]
 }
 
-fn url() -> Reach {
-    Reach::Url("https://10.0.0.1:9443/".to_owned())
+fn url() -> WebhookEndpoint {
+    WebhookEndpoint::Url("https://10.0.0.1:9443/".to_owned())
 }
 
 #[test]
-fn they_go_with_our_namespace() {
+fn configurations_are_owned_by_the_namespace() {
     for (object, name) in all(url()).iter().zip([VALIDATING, DEFAULTS, INJECTOR]) {
         assert_eq!(object["metadata"]["name"], name);
         assert_eq!(
@@ -35,8 +35,8 @@ fn they_go_with_our_namespace() {
 }
 
 #[test]
-fn they_reach_us_by_service_or_url() {
-    let service = Reach::Service {
+fn configurations_use_service_or_url() {
+    let service = WebhookEndpoint::Service {
         namespace: "assent-system".to_owned(),
         name: "assent".to_owned(),
         port: 443,
@@ -59,7 +59,7 @@ fn they_reach_us_by_service_or_url() {
 }
 
 #[test]
-fn closed_webhooks_are_narrow() {
+fn fail_closed_webhooks_match_narrowly() {
     let [validating, defaults, injector] = all(url());
     let conditions = |webhook: &Value| -> Vec<String> {
         let list = webhook["matchConditions"].as_array().unwrap();

@@ -54,7 +54,7 @@ fn every_default_is_filled_in() {
 }
 
 #[test]
-fn servers_have_defaults_too() {
+fn servers_get_defaults() {
     let server = json!({
         "apiVersion": assent_api::API_VERSION, "kind": "PolicyServer",
         "metadata": {"name": "s", "finalizers": ["other/one"]}, "spec": {},
@@ -69,7 +69,7 @@ fn servers_have_defaults_too() {
 }
 
 #[test]
-fn objects_that_leave_or_are_wrong_are_left_alone() {
+fn deleted_and_invalid_objects_get_no_defaults() {
     let options = assent_api::Options::default();
     let leaving = json!({"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"});
     let leaving = request(object(leaving, json!({"module": "x", "rules": rules()})));

@@ -97,7 +97,7 @@ fn patched(pod: &Value, namespace: &str, options: &Options) -> (Value, Vec<Strin
 }
 
 #[test]
-fn our_own_pods_are_completed_in_place() {
+fn own_pods_are_completed_in_place() {
     let (after, patch) = patched(&own(), OURS, &options());
     assert_eq!(
         patch,
@@ -145,7 +145,7 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn the_annotation_tells_what_is_inside() {
+fn annotation_holds_the_hash_of_the_evaluator() {
     let mut old = own();
     old["metadata"]["annotations"] = json!({TEMPLATE_HASH_ANNOTATION: "h0", "a/b": "c"});
     let (after, patch) = patched(&old, OURS, &options());
@@ -161,7 +161,7 @@ fn the_annotation_tells_what_is_inside() {
 }
 
 #[test]
-fn other_pods_get_a_sidecar() {
+fn user_pods_get_a_sidecar() {
     let (after, patch) = patched(&web(), "shop", &options());
     assert_eq!(
         patch,
@@ -195,7 +195,7 @@ fn other_pods_get_a_sidecar() {
 }
 
 #[test]
-fn sidecars_come_first() {
+fn sidecar_is_the_first_init_container() {
     let mut pod = web();
     pod["spec"]["initContainers"] = json!([{"name": "migrate"}]);
     pod["spec"]["volumes"] = json!([{"name": "assent-state", "emptyDir": {"medium": "Memory"}}]);
@@ -235,7 +235,7 @@ fn old_kubelets_get_a_plain_container() {
 
 /// What other webhooks change behind us stays; what they lose comes back.
 #[test]
-fn reinvocation_repairs_and_repeats_nothing() {
+fn reinvocation_repairs_without_duplicates() {
     let (mut pod, _) = patched(&web(), "shop", &options());
     let env = pod["spec"]["initContainers"][0]["env"]
         .as_array_mut()
@@ -258,7 +258,7 @@ fn reinvocation_repairs_and_repeats_nothing() {
 }
 
 #[test]
-fn a_copied_pod_gets_todays_evaluator() {
+fn copied_pod_gets_the_current_evaluator() {
     let (mut pod, _) = patched(&web(), "shop", &options());
     pod["metadata"]["annotations"] = json!({TEMPLATE_HASH_ANNOTATION: "h0"});
     pod["spec"]["initContainers"][0]["image"] = json!("example.com/evaluator:0");
@@ -284,7 +284,7 @@ fn a_copied_pod_gets_todays_evaluator() {
 }
 
 #[test]
-fn a_placeholder_elsewhere_is_completed_for_a_follower() {
+fn placeholder_in_a_user_pod_is_completed() {
     let spec =
         json!({"containers": [{"name": "web"}, {"name": "evaluator", "image": PLACEHOLDER_IMAGE}]});
     let (after, _) = patched(&pod(spec), "shop", &options());
@@ -296,7 +296,7 @@ fn a_placeholder_elsewhere_is_completed_for_a_follower() {
 }
 
 #[test]
-fn some_pods_are_left_alone() {
+fn pods_that_cannot_have_an_evaluator_are_left_alone() {
     let not_allowed = |namespace: &str| Reason::NotAllowed {
         server: "default".to_owned(),
         namespace: namespace.to_owned(),
@@ -330,7 +330,7 @@ fn some_pods_are_left_alone() {
 
 /// A pod of ours without its evaluator would never heal; its StatefulSet tries again.
 #[test]
-fn our_own_pods_are_never_admitted_without() {
+fn own_pods_are_never_admitted_without_an_evaluator() {
     let mut lost = own();
     lost["metadata"]["labels"][SERVER_LABEL] = json!("nowhere");
     let outcome = ask(&lost, OURS, &options());

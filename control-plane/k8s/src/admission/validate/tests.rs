@@ -114,7 +114,7 @@ fn refused(request: &Request, code: u16, parts: &[&str]) {
 }
 
 #[test]
-fn the_parser_decides() {
+fn validation_uses_the_parser() {
     allowed(&create(policy(json!({}))), &[]);
     let bad = policy(json!({"mode": "watch", "timeoutEvalSeconds": 10, "verdict": 1}));
     refused(
@@ -158,7 +158,7 @@ fn namespaced_policies_stay_out_of_excluded_namespaces() {
 }
 
 #[test]
-fn a_policy_stays_on_its_server() {
+fn policy_cannot_change_its_server() {
     let (old, new) = (policy(json!({})), policy(json!({"policyServer": "idle"})));
     let update = request(Operation::Update, old.clone(), new.clone());
     refused(
@@ -177,7 +177,7 @@ fn a_policy_stays_on_its_server() {
 }
 
 #[test]
-fn risky_policies_are_warned_about() {
+fn risky_policies_get_warnings() {
     let everything = json!([{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"]}]);
     let star = json!([{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]}]);
     let core =
@@ -214,7 +214,7 @@ fn risky_policies_are_warned_about() {
 }
 
 #[test]
-fn metadata_of_a_bad_object_can_be_changed() {
+fn metadata_of_an_invalid_object_can_be_changed() {
     let bad = policy(json!({"mode": "watch"}));
     let freed = with(bad.clone(), "/metadata/finalizers", json!([]));
     allowed(
@@ -242,7 +242,7 @@ fn metadata_of_a_bad_object_can_be_changed() {
 }
 
 #[test]
-fn what_leaves_is_let_go() {
+fn objects_being_deleted_are_not_blocked() {
     let stamp = json!("2026-01-01T00:00:00Z");
     for object in [
         policy(json!({"mode": "watch"})),
@@ -255,7 +255,7 @@ fn what_leaves_is_let_go() {
 }
 
 #[test]
-fn the_default_server_stays() {
+fn default_server_cannot_be_deleted() {
     let server = |name: &str| mk("PolicyServer", name, json!({}));
     let delete = |old| request(Operation::Delete, old, Value::Null);
     refused(
@@ -310,7 +310,7 @@ fn servers_with_protecting_policies_keep_a_replica() {
 }
 
 #[test]
-fn the_scale_subresource_is_no_way_around() {
+fn scale_subresource_is_validated_too() {
     let scale = |name: &str, old: Value, new: Value| {
         let scale = |spec| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": name}, "spec": spec});
         Request {

@@ -35,14 +35,14 @@ fn check(now: f64, dates: &Dates, expect: Step) {
 }
 
 #[test]
-fn the_first_one_is_made() {
+fn plan_creates_the_first_authority() {
     check(0.0, &Dates::default(), Step::Create);
     let rotate = life(0.0).made + DAY * 365 * 2 / 3;
     check(0.0, &mk_dates(0.0), Step::Wait(rotate));
 }
 
 #[test]
-fn a_rotation_goes_through_its_steps() {
+fn rotation_follows_its_steps() {
     let mut dates = mk_dates(0.0);
     check(
         243.0,
@@ -72,7 +72,7 @@ fn a_rotation_goes_through_its_steps() {
 }
 
 #[test]
-fn a_rotation_can_be_asked_for_at_any_time() {
+fn rotation_can_be_requested_at_any_time() {
     let mut dates = mk_dates(0.0);
     dates.asked = true;
     check(1.0, &dates, Step::Prepare);
@@ -88,7 +88,7 @@ fn a_rotation_can_be_asked_for_at_any_time() {
 }
 
 #[test]
-fn what_slept_too_long_gets_well_without_waiting() {
+fn overdue_rotation_catches_up_at_once() {
     let mut dates = mk_dates(0.0);
     // The current one has ended: the next one is made and signs at once.
     check(400.0, &dates, Step::Prepare);
@@ -108,7 +108,7 @@ fn what_slept_too_long_gets_well_without_waiting() {
 }
 
 #[test]
-fn without_the_note_of_when_it_began_nothing_is_dropped_early() {
+fn unknown_signing_time_drops_nothing_early() {
     let dates = Dates {
         current: Some(life(100.0)),
         previous: vec![life(0.0)],
@@ -120,7 +120,7 @@ fn without_the_note_of_when_it_began_nothing_is_dropped_early() {
 }
 
 #[test]
-fn a_clock_one_hour_off_changes_nothing_that_hurts() {
+fn clock_one_hour_off_breaks_no_rotation() {
     // The next one was made by a clock one hour ahead: it signs one hour later, not earlier
     // than it was published.
     let mut dates = mk_dates(0.0);
@@ -138,7 +138,7 @@ fn a_clock_one_hour_off_changes_nothing_that_hurts() {
 }
 
 #[test]
-fn short_lives_keep_their_order() {
+fn short_lifetimes_keep_the_order_of_steps() {
     let lives = Lives {
         authority: Duration::from_secs(60),
         leaf: Duration::from_secs(60),

@@ -83,7 +83,7 @@ const UNREAD: Input = Input::Read(None);
 const UNWRITTEN: Input = Input::Written(None);
 
 #[test]
-fn the_first_one_makes_the_lease_and_renews_it() {
+fn first_candidate_creates_and_renews_the_lease() {
     Script::new()
         .at(0.0, Input::Tick, &["read"])
         .at(0.1, GONE, &["create 1000"])
@@ -95,7 +95,7 @@ fn the_first_one_makes_the_lease_and_renews_it() {
 }
 
 #[test]
-fn a_holder_is_left_alone_while_its_record_changes() {
+fn active_holder_is_left_alone() {
     Script::new()
         .at(0.0, Input::Tick, &["read"])
         .at(0.0, read("1", "b", 7), &["follower of b at at-b"])
@@ -109,7 +109,7 @@ fn a_holder_is_left_alone_while_its_record_changes() {
 }
 
 #[test]
-fn a_longer_lease_in_the_record_counts_but_not_for_ever() {
+fn longer_lease_in_the_record_is_respected_within_a_bound() {
     let held = |seconds| {
         let mut record = mk_record("1", "b", 7);
         record.lease = Duration::from_secs(seconds);
@@ -130,7 +130,7 @@ fn a_longer_lease_in_the_record_counts_but_not_for_ever() {
 }
 
 #[test]
-fn a_released_lease_is_taken_at_once() {
+fn released_lease_is_taken_at_once() {
     Script::new()
         .at(0.0, Input::Tick, &["read"])
         .at(0.0, read("1", "b", 7), &["follower of b at at-b"])
@@ -139,7 +139,7 @@ fn a_released_lease_is_taken_at_once() {
 }
 
 #[test]
-fn a_restarted_process_takes_its_own_lease_in_a_new_term() {
+fn restarted_process_takes_its_lease_in_a_new_term() {
     Script::new()
         .at(0.0, Input::Tick, &["read"])
         .at(0.0, read("5", "a", 7), &["take 8 after 5"])
@@ -147,7 +147,7 @@ fn a_restarted_process_takes_its_own_lease_in_a_new_term() {
 }
 
 #[test]
-fn a_second_process_under_the_same_name_is_not_fought() {
+fn second_process_of_the_same_name_is_not_fought() {
     Script::leading()
         .at(2.0, Input::Tick, &["renew 8 after 2"])
         .at(2.1, UNWRITTEN, &[])
@@ -158,7 +158,7 @@ fn a_second_process_under_the_same_name_is_not_fought() {
 }
 
 #[test]
-fn leadership_ends_by_itself_ten_seconds_after_the_last_renewal_was_sent() {
+fn leadership_ends_ten_seconds_after_the_last_renewal() {
     Script::leading()
         .at(2.0, Input::Tick, &["renew 8 after 2"])
         // It was sent at 2, whenever the answer came.
@@ -174,7 +174,7 @@ fn leadership_ends_by_itself_ten_seconds_after_the_last_renewal_was_sent() {
 }
 
 #[test]
-fn an_answer_that_comes_after_the_end_brings_nothing_back() {
+fn late_answer_does_not_restore_leadership() {
     Script::leading()
         .at(2.0, Input::Tick, &["renew 8 after 2"])
         .at(3.0, wrote("3", "a", 8), &[])
@@ -189,14 +189,14 @@ fn an_answer_that_comes_after_the_end_brings_nothing_back() {
 }
 
 #[test]
-fn a_paused_leader_finds_another_one_when_it_resumes() {
+fn paused_leader_steps_down_when_it_resumes() {
     Script::leading()
         .at(62.0, Input::Tick, &["follower", "read"])
         .at(62.0, read("9", "b", 9), &["follower of b at at-b"]);
 }
 
 #[test]
-fn somebody_who_only_annotates_the_lease_changes_nothing() {
+fn annotation_on_the_lease_changes_nothing() {
     Script::leading()
         .at(2.0, Input::Tick, &["renew 8 after 2"])
         .at(2.1, UNWRITTEN, &[])
@@ -206,7 +206,7 @@ fn somebody_who_only_annotates_the_lease_changes_nothing() {
 }
 
 #[test]
-fn conflicts_and_errors_are_tried_again_once_in_two_seconds() {
+fn conflicts_and_errors_are_retried_every_two_seconds() {
     let mut script = Script::leading();
     script
         .at(2.0, Input::Tick, &["renew 8 after 2"])
@@ -230,7 +230,7 @@ fn conflicts_and_errors_are_tried_again_once_in_two_seconds() {
 }
 
 #[test]
-fn a_deleted_lease_is_made_again_by_its_leader() {
+fn leader_recreates_a_deleted_lease() {
     Script::leading()
         .at(2.0, Input::Tick, &["renew 8 after 2"])
         .at(2.0, UNWRITTEN, &[])
@@ -251,7 +251,7 @@ fn a_deleted_lease_is_made_again_by_its_leader() {
 }
 
 #[test]
-fn who_leaves_says_so_before_it_gives_the_lease_up() {
+fn leader_steps_down_before_it_releases_the_lease() {
     Script::leading()
         .at(1.0, Input::Leave, &["follower", "release 8 after 2"])
         .at(1.1, wrote("3", "", 8), &["left"]);
@@ -262,7 +262,7 @@ fn who_leaves_says_so_before_it_gives_the_lease_up() {
 }
 
 #[test]
-fn who_leaves_in_the_middle_of_a_write_waits_for_its_answer() {
+fn resigning_leader_waits_for_its_pending_write() {
     // The term that just began is given up without ever having been told.
     Script::new()
         .at(0.0, Input::Tick, &["read"])

@@ -93,12 +93,12 @@ fn our_own_requests_are_not_seen() {
 
 #[test]
 fn without_service_accounts_the_condition_says_nothing_of_users() {
-    let site = Site {
+    let defaults = WebhookDefaults {
         service_accounts: Vec::new(),
-        ..mk_site()
+        ..mk_defaults()
     };
     let policy = mk_policy(json!({}));
-    let conditions = crate::webhook::exempt::conditions(&policy, &site);
+    let conditions = crate::webhook::exempt::conditions(&policy, &defaults);
     assert!(!conditions[0].expression.contains("userInfo"));
 }
 

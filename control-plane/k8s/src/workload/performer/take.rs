@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ours_is_written() {
+    fn owned_object_is_written() {
         let ours = [owner("PolicyServer", "s", "1")];
         check(None, &Take::Apply);
         check(Some(mk(&ours, Some("a"))), &Take::Apply);
@@ -113,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_changed_is_replaced() {
+    fn immutable_change_replaces_the_object() {
         let current = mk(&[owner("PolicyServer", "s", "1")], Some("b"));
         let uid = Some("object".to_owned());
         check(Some(current), &Take::Replace { uid });
     }
 
     #[test]
-    fn what_goes_is_waited_for() {
+    fn deleted_object_is_waited_for() {
         let mut going = mk(&[owner("PolicyServer", "s", "1")], Some("b"));
         going.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
             jiff::Timestamp::UNIX_EPOCH,
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_others_stays() {
+    fn foreign_object_is_left_alone() {
         check(Some(mk(&[], None)), &Take::Foreign);
         let other = owner("PolicyServer", "other", "0");
         check(Some(mk(&[other], None)), &Take::Foreign);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lost_its_reference_is_known_by_its_label() {
+    fn object_without_owner_is_recognised_by_its_label() {
         let mut current = mk(&[], Some("a"));
         let (name, us) = MANAGED_BY;
         current.labels = Some([(name.to_owned(), us.to_owned())].into());

@@ -7,7 +7,7 @@ fn parts(spec: Value, place: Place) -> EvaluatorParts {
 }
 
 #[test]
-fn the_container_of_a_plain_server() {
+fn plain_server_has_this_container() {
     check(
         &parts(json!({}), Place::Own),
         &expect![[r#"
@@ -181,7 +181,7 @@ fn the_container_of_a_plain_server() {
 }
 
 #[test]
-fn the_servers_own_settings_are_taken() {
+fn container_uses_the_servers_settings() {
     let container = parts(everything(), Place::Own).container;
     let container = serde_json::to_value(container).unwrap();
     for (field, pointer) in [
@@ -196,7 +196,7 @@ fn the_servers_own_settings_are_taken() {
 }
 
 #[test]
-fn our_environment_wins_and_goes_first() {
+fn own_environment_wins_and_comes_first() {
     let env = json!([
         {"name": "MINE", "value": "$(ASSENT_ID)"},
         {"name": "ASSENT_ID", "value": "somebody-else"},
@@ -221,7 +221,7 @@ fn our_environment_wins_and_goes_first() {
 }
 
 #[test]
-fn every_variable_is_one_that_the_evaluator_reads() {
+fn every_variable_is_read_by_the_evaluator() {
     // The evaluator's own source is the contract: a name that it lost is found here.
     let source = include_str!("../../../../../evaluator/src/args.rs");
     let container = parts(json!({}), Place::Own).container;
@@ -232,7 +232,7 @@ fn every_variable_is_one_that_the_evaluator_reads() {
 }
 
 #[test]
-fn the_cache_is_where_it_can_be() {
+fn cache_volume_is_chosen_by_place() {
     let stored = json!({"storage": {"size": "1Gi"}});
     let volumes = |spec: &Value, place| -> Vec<String> {
         let volumes = parts(spec.clone(), place).volumes;
@@ -246,7 +246,7 @@ fn the_cache_is_where_it_can_be() {
 }
 
 #[test]
-fn whatever_is_mounted_is_there() {
+fn every_mount_has_a_volume() {
     for spec in [json!({}), everything()] {
         let parts = parts(spec.clone(), Place::Own);
         let set = build(spec).stateful_set.spec;
@@ -261,7 +261,7 @@ fn whatever_is_mounted_is_there() {
 }
 
 #[test]
-fn the_hash_changes_with_the_container_only() {
+fn hash_depends_on_the_container_only() {
     let hash = |spec| parts(spec, Place::Own).hash();
     let plain = hash(json!({}));
     assert_eq!(hash(json!({"replicas": 9})), plain);

@@ -83,7 +83,7 @@ impl Script {
 
 struct Urls(Vec<String>);
 
-impl Surroundings for Urls {
+impl Environment for Urls {
     fn endpoints(&self, policy_server: &str) -> Vec<String> {
         match policy_server {
             "default" => self.0.clone(),

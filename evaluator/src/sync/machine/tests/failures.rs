@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn what_may_pass_is_tried_again_and_answers_the_same_nonce() {
+fn a_transient_failure_is_retried_and_answers_the_same_nonce() {
     let (a, b) = (mk_policy("a", 1, "x"), mk_policy("b", 1, "y"));
     let set = mk_set(&[(&a, Active), (&b, Active)]);
     let mut script = Script::new();
@@ -14,7 +14,7 @@ fn what_may_pass_is_tried_again_and_answers_the_same_nonce() {
     script.step(Input::RetryDue);
     assert!(script.machine.reads(), "news come before a retry");
     script.prepare(&[(&a, away())]);
-    // Nothing changed, nothing is said.
+    // Nothing changed: no answer.
     assert_eq!(script.next(), Output::RetryLater { attempt: 1 });
     script.step(Input::RetryDue);
     script.prepare_all();
@@ -167,7 +167,7 @@ fn a_failure_after_the_swap_is_a_late_nack_and_a_recovery_takes_it_back() {
 }
 
 #[test]
-fn what_failed_at_run_time_is_offered_again_after_a_reconnect() {
+fn a_revision_that_failed_at_run_time_is_offered_again_after_a_reconnect() {
     let a = mk_policy("a", 1, "x");
     let set = mk_set(&[(&a, Active)]);
     let mut script = Script::holding(&set);
@@ -213,7 +213,7 @@ fn a_set_from_disk_is_served_and_claimed_but_confirms_nothing() {
     script.step(restored());
     script.prepare_all();
     let swap = script.swapped();
-    assert!(!swap.confirmed && swap.whole && swap.layout.active_complete);
+    assert!(!swap.confirmed && swap.whole && swap.table.active_complete);
     script.quiet();
     let hello = script.connect();
     assert_eq!(
@@ -225,7 +225,7 @@ fn a_set_from_disk_is_served_and_claimed_but_confirms_nothing() {
     let mut script = Script::new();
     script.step(restored());
     script.prepare(&[(&a, away())]);
-    assert!(!script.swapped().layout.active_complete);
+    assert!(!script.swapped().table.active_complete);
     script.quiet();
     let hello = script.connect();
     assert_eq!((hello.version, hello.revisions.len()), (None, 1));
@@ -234,7 +234,7 @@ fn a_set_from_disk_is_served_and_claimed_but_confirms_nothing() {
 #[test]
 fn poisoned_content_is_refused_until_it_changes() {
     let (a, b) = (mk_policy("a", 1, "x"), mk_policy("a", 2, "y"));
-    let crashed = Failure::lasting(Stage::SelfTest, "brought the evaluator down");
+    let crashed = Failure::permanent(Stage::SelfTest, "brought the evaluator down");
     let mut script = Script {
         machine: Machine::new([(a.content_digest, crashed)].into(), 0),
         out: Vec::new(),
@@ -253,7 +253,7 @@ fn poisoned_content_is_refused_until_it_changes() {
 }
 
 #[test]
-fn who_holds_too_much_sends_no_map_and_takes_either_answer() {
+fn a_client_with_too_many_revisions_sends_no_map_and_accepts_either_response() {
     let policies: Vec<_> = (0..=CLAIMS)
         .map(|i| mk_policy(&format!("p{i}"), 1, "x"))
         .collect();

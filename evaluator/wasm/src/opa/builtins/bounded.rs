@@ -1,12 +1,14 @@
 //! Builtins whose usual form has no bound, with one.
 
-use regex::Regex;
 use regorus::Value;
 
 use super::{Bounded, TooMuch, rego, string};
-use crate::limits::OUTPUT_BYTES;
+use crate::{
+    limits::{JSON_DEPTH, OUTPUT_BYTES},
+    opa::deadline,
+};
 
-/// Comparisons in one call: some 10 ms.
+/// Comparisons in one call.
 const MAX_WORK: usize = 1_000_000;
 
 /// Numbers in one range.
@@ -15,6 +17,18 @@ const MAX_NUMBERS: usize = 1_000_000;
 /// Each `copy` of a patch may double the document.
 const MAX_COPIES: usize = 8;
 
+/// Operations of a patch that are applied at once.
+const OPERATIONS: usize = 16;
+
+/// Longest glob.
+const MAX_GLOB: usize = 8 << 10;
+
+/// States of the automaton for a letter of a glob, wildcards included.
+const STATES_PER_LETTER: usize = 8;
+
+/// Bytes that are compared between two looks at the clock.
+const LONG_COMPARISON: usize = 1 << 20;
+
 /// Digits and a unit.
 const MAX_QUANTITY: usize = 64;
 
@@ -22,9 +36,15 @@ pub(super) fn find(name: &str) -> Option<Bounded> {
     Some(match name {
         "strings.any_prefix_match" => |args| any_match(args, |text, part| text.starts_with(part)),
         "strings.any_suffix_match" => |args| any_match(args, |text, part| text.ends_with(part)),
-        "object.subset" => |args| within_work(args, "object.subset"),
+        "object.subset" => |args| match args {
+            [whole, part] => Ok(Some(Value::Bool(is_subset(whole, part)))),
+            _ => Ok(None),
+        },
+        "object.union_n" => union_n,
         "json.patch" => json_patch,
-        "regex.replace" => regex_replace,
+        "json.marshal_with_options" => marshal_with_options,
+        "glob.match" => glob_match,
+        "indexof_n" => indexof_n,
         "units.parse" => |args| quantity(args, "units.parse"),
         "units.parse_bytes" => |args| quantity(args, "units.parse_bytes"),
         "numbers.range_step" => range_step,
@@ -61,19 +81,126 @@ fn any_match(args: &[Value], matches: fn(&str, &str) -> bool) -> Result<Option<V
         return Ok(None);
     };
     within(texts.len().saturating_mul(parts.len()), MAX_WORK)?;
-    let found = texts
-        .iter()
-        .any(|text| parts.iter().any(|part| matches(text, part)));
+    let found = texts.iter().any(|text| {
+        parts.iter().any(|part| {
+            deadline::tick();
+            matches(text, part)
+        })
+    });
     Ok(Some(Value::Bool(found)))
 }
 
-fn within_work(args: &[Value], name: &str) -> Result<Option<Value>, TooMuch> {
-    let size = |index: usize| match args.get(index) {
-        Some(Value::Array(items)) => items.len(),
-        _ => 1,
+/// Whether one value contains another: fields of objects, members of sets, items of arrays in a row.
+fn is_subset(whole: &Value, part: &Value) -> bool {
+    deadline::tick();
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => part.iter().all(|(key, inner)| {
+            let outer = whole.get(key);
+            outer.is_some_and(|outer| is_subset(outer, inner))
+        }),
+        (Value::Set(whole), Value::Set(part)) => part.iter().all(|item| {
+            deadline::check();
+            whole.contains(item)
+        }),
+        (Value::Array(whole), Value::Array(part)) => {
+            let (whole, part) = (whole.as_slice(), part.as_slice());
+            part.is_empty() || whole.windows(part.len()).any(|window| equal(window, part))
+        }
+        (Value::Array(whole), part @ Value::Set(_)) => {
+            let whole: std::collections::BTreeSet<Value> = whole.iter().cloned().collect();
+            is_subset(&Value::from(whole), part)
+        }
+        (whole, part) => whole == part,
+    }
+}
+
+/// Items may be large: the clock is looked at for each of those.
+fn equal(left: &[Value], right: &[Value]) -> bool {
+    left.iter().zip(right).all(|(left, right)| {
+        match left {
+            Value::Array(_) | Value::Set(_) | Value::Object(_) | Value::String(_) => {
+                deadline::check();
+            }
+            _ => deadline::tick(),
+        }
+        left == right
+    })
+}
+
+/// One after the other: the joined object is copied each time.
+fn union_n(args: &[Value]) -> Result<Option<Value>, TooMuch> {
+    let Some(Value::Array(objects)) = args.first() else {
+        return Ok(None);
     };
-    within(size(0).saturating_mul(size(1)), MAX_WORK)?;
-    Ok(rego::delegate(name, args))
+    let mut joined = Value::new_object();
+    for object in objects.iter() {
+        deadline::check();
+        match rego::delegate("object.union", &[joined, object.clone()]) {
+            Some(next) => joined = next,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(joined))
+}
+
+/// Every line gets the prefix, and the indentation once per level.
+fn marshal_with_options(args: &[Value]) -> Result<Option<Value>, TooMuch> {
+    let (Some(value), Some(Value::Object(options))) = (args.first(), args.get(1)) else {
+        return Ok(None);
+    };
+    let length = |name: &str| {
+        let option = options.get(&Value::from(name));
+        option.and_then(as_str).map_or(0, str::len)
+    };
+    let per_line = length("prefix").saturating_add(length("indent").saturating_mul(JSON_DEPTH));
+    within(lines(value).saturating_mul(per_line), OUTPUT_BYTES)?;
+    Ok(rego::delegate("json.marshal_with_options", args))
+}
+
+/// The lines of a value that is printed with indentation, at most.
+fn lines(value: &Value) -> usize {
+    deadline::tick();
+    match value {
+        Value::Array(items) => 2 + items.iter().map(lines).sum::<usize>(),
+        Value::Set(items) => 2 + items.iter().map(lines).sum::<usize>(),
+        Value::Object(fields) => 2 + fields.iter().map(|(_, value)| lines(value)).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+/// A glob becomes a regular expression of some states per letter, which is not interrupted.
+fn glob_match(args: &[Value]) -> Result<Option<Value>, TooMuch> {
+    let length = |index: usize| string(args, index).map_or(0, str::len);
+    let (pattern, text) = (length(0), length(2));
+    within(pattern, MAX_GLOB)?;
+    deadline::afford(
+        pattern
+            .saturating_mul(text)
+            .saturating_mul(STATES_PER_LETTER),
+    );
+    Ok(rego::delegate("glob.match", args))
+}
+
+/// Positions of the second text in the first, counted in characters.
+fn indexof_n(args: &[Value]) -> Result<Option<Value>, TooMuch> {
+    let [Some(text), Some(part)] = [0, 1].map(|index| string(args, index)) else {
+        return Ok(None);
+    };
+    let (mut found, mut long) = (Vec::new(), 0);
+    for (position, (at, _)) in text.char_indices().enumerate() {
+        long += part.len();
+        if long > LONG_COMPARISON {
+            long = 0;
+            deadline::check();
+        } else {
+            deadline::tick();
+        }
+        if text[at..].starts_with(part) {
+            found.push(Value::from(position));
+            within(found.len(), MAX_NUMBERS)?;
+        }
+    }
+    Ok(Some(Value::from(found)))
 }
 
 fn json_patch(args: &[Value]) -> Result<Option<Value>, TooMuch> {
@@ -87,26 +214,19 @@ fn json_patch(args: &[Value]) -> Result<Option<Value>, TooMuch> {
     };
     within(operations.iter().filter(is_copy).count(), MAX_COPIES)?;
     within(operations.len(), MAX_WORK)?;
-    Ok(rego::delegate("json.patch", args))
-}
-
-fn regex_replace(args: &[Value]) -> Result<Option<Value>, TooMuch> {
-    let [Some(text), Some(pattern), Some(with)] = [0, 1, 2].map(|index| string(args, index)) else {
+    let Some(mut document) = args.first().cloned() else {
         return Ok(None);
     };
-    let Ok(regex) = Regex::new(pattern) else {
-        return Ok(None);
-    };
-    let (mut out, mut last) = (String::new(), 0);
-    for captures in regex.captures_iter(text) {
-        let whole = captures.get_match();
-        out.push_str(&text[last..whole.start()]);
-        captures.expand(with, &mut out);
-        last = whole.end();
-        within(out.len(), OUTPUT_BYTES)?;
+    // Each operation may move all items of a large array: some at a time, with a look at the clock in between.
+    let operations: Vec<Value> = operations.iter().cloned().collect();
+    for some in operations.chunks(OPERATIONS) {
+        deadline::check();
+        match rego::delegate("json.patch", &[document, Value::from(some.to_vec())]) {
+            Some(Value::Undefined) | None => return Ok(None),
+            Some(patched) => document = patched,
+        }
     }
-    out.push_str(&text[last..]);
-    Ok(Some(Value::from(out)))
+    Ok(Some(document))
 }
 
 /// Exponents make numbers that take forever to write.
@@ -145,7 +265,10 @@ fn range_step(args: &[Value]) -> Result<Option<Value>, TooMuch> {
     within(usize::try_from(count).unwrap_or(usize::MAX), MAX_NUMBERS)?;
     let count = i128::try_from(count).map_err(|_| TooMuch)?;
     let sign = if from <= to { 1 } else { -1 };
-    let numbers = (0..=count).map(|index| Value::from(from + sign * step * index));
+    let numbers = (0..=count).map(|index| {
+        deadline::tick();
+        Value::from(from + sign * step * index)
+    });
     Ok(Some(Value::from(numbers.collect::<Vec<_>>())))
 }
 

@@ -1,11 +1,11 @@
-//! Adding to dates the way Go does: what overflows a month runs into the next.
+//! Adds to dates as Go does: days beyond the end of a month continue in the next.
 
 use jiff::{Span, Timestamp, tz::TimeZone};
 use regorus::Value;
 
 use super::{Own, rego};
 
-/// Years that nanoseconds in 64 bits can name, with room for what is added and taken off again.
+/// More than the years that nanoseconds in 64 bits can express.
 const MOST_MONTHS: i64 = 12 * 600;
 
 pub(super) fn find(name: &str) -> Option<Own> {

@@ -1,4 +1,4 @@
-//! YAML, with a bound on what aliases may blow up to.
+//! YAML, with a bound on the expansion of aliases.
 
 use regorus::Value;
 
@@ -25,7 +25,7 @@ fn unmarshal(text: &str) -> Result<Option<Value>, TooMuch> {
     }
 }
 
-/// An alias hides the kind of what went wrong inside of it, but not its words.
+/// Inside of an alias the kind of the error is lost, but not its message.
 fn gave_up(error: &serde_saphyr::Error) -> bool {
     use serde_saphyr::Error;
     let error = error.without_snippet();

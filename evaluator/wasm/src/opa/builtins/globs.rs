@@ -3,6 +3,7 @@
 use regorus::Value;
 
 use super::{Bounded, TooMuch, bounded::within, string};
+use crate::opa::deadline;
 
 /// What one place of a pattern takes.
 #[derive(PartialEq)]
@@ -24,6 +25,9 @@ enum Flag {
     Plus,
     Star,
 }
+
+/// Ranges of one set; a repeated letter adds one too.
+const MAX_RANGES: usize = 1_000;
 
 /// Steps of one search: it goes back and forth.
 const MAX_STEPS: usize = 1_000_000;
@@ -50,7 +54,7 @@ fn globs_match(args: &[Value]) -> Result<Option<Value>, TooMuch> {
     Ok(Some(Value::Bool(found)))
 }
 
-/// Takes off what is at both ends and fits, but for one step; none where something does not fit.
+/// Removes matching steps at both ends, except for one; none if steps there do not match.
 fn without_edges<'s>(left: &'s [Step], right: &'s [Step]) -> Option<(&'s [Step], &'s [Step])> {
     let (mut a, mut b) = (left, right);
     let mut taken = false;
@@ -91,6 +95,9 @@ fn without_edges<'s>(left: &'s [Step], right: &'s [Step]) -> Option<(&'s [Step],
 impl Search {
     fn step(&mut self) -> Result<(), TooMuch> {
         self.steps += 1;
+        if self.steps.is_multiple_of(8) {
+            deadline::check();
+        }
         within(self.steps, MAX_STEPS)
     }
 
@@ -208,6 +215,8 @@ fn set(letters: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Option<Vec<(ch
                 }
                 ranges.push((from, to));
             }
+            // Sets are compared range by range.
+            _ if ranges.len() >= MAX_RANGES => return None,
             letter => {
                 let letter = if letter == '\\' {
                     letters.next()?

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use regorus::Value;
 
 use super::{Bounded, TooMuch, bounded::within};
+use crate::opa::deadline;
 
 /// Steps of all paths together: paths of a graph grow beyond any bound with its edges.
 const MAX_STEPS: usize = 200_000;
@@ -13,7 +14,7 @@ pub(super) fn find(name: &str) -> Option<Bounded> {
     (name == "graph.reachable_paths").then_some(reachable_paths as Bounded)
 }
 
-/// All paths that begin at the given nodes and end where nothing new follows.
+/// All paths that begin at the given nodes and can't be extended.
 struct Search<'v> {
     graph: &'v regorus::value::Object,
     found: BTreeSet<Value>,
@@ -59,6 +60,7 @@ impl<'v> Search<'v> {
                 self.end(&path)?;
                 continue;
             };
+            deadline::check();
             self.steps += 1 + path.len();
             within(self.steps, MAX_STEPS)?;
             path.push(node);

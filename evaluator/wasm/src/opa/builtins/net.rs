@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use regorus::Value;
 
 use super::{Bounded, TooMuch, bounded::within, string};
+use crate::opa::deadline;
 
 /// Addresses in one expanded range: a /16 of IPv4.
 const MAX_HOSTS: usize = 65_536;
@@ -37,7 +38,10 @@ fn expand(args: &[Value]) -> Result<Option<Value>, TooMuch> {
         IpAddr::V6(v6) => IpAddr::from((u128::from(v6) + index as u128).to_be_bytes()),
     };
     let hosts: BTreeSet<_> = (0..count)
-        .map(|index| Value::from(address(index).to_string()))
+        .map(|index| {
+            deadline::tick();
+            Value::from(address(index).to_string())
+        })
         .collect();
     Ok(Some(Value::from(hosts)))
 }
@@ -64,6 +68,7 @@ fn contains_matches(args: &[Value]) -> Result<Option<Value>, TooMuch> {
     let mut found = BTreeSet::new();
     for (range_key, outer) in &ranges {
         for (address_key, inner) in &addresses {
+            deadline::tick();
             if outer.contains(inner) {
                 found.insert(Value::from(vec![range_key.clone(), address_key.clone()]));
             }

@@ -52,7 +52,7 @@ fn quote_meta(text: &str) -> String {
     out
 }
 
-/// The first `n` parts, or the last where `n` is negative.
+/// The first `n` parts, or the last if `n` is negative.
 fn split_n(args: &[Value]) -> Option<Value> {
     let (text, by) = (string(args, 0)?, string(args, 1)?);
     let Value::Number(count) = args.get(2)? else {

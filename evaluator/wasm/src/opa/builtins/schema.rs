@@ -1,4 +1,9 @@
 //! JSON Schema, drafts 4, 6 and 7.
+//!
+//! Written here because no crate fits: policies read `type` and `field` of the problems as OPA's library names them,
+//! validation must stop at a bound and at the deadline of the evaluation, and patterns must not backtrack. Maintained
+//! crates (`jsonschema`, `boon`) report other errors, run to their end whatever the schema, and the first matches
+//! patterns with an engine that backtracks.
 
 use regorus::Value;
 
@@ -11,12 +16,12 @@ mod validate;
 use compile::Schema;
 use validate::{Problem, Validator};
 
-/// Why something is no schema.
+/// Why a document is not a schema.
 #[derive(Debug)]
 enum Error {
-    /// In words.
+    /// The reason.
     Wrong(String),
-    /// It names a schema elsewhere, or has too many parts.
+    /// It refers to another document, or is beyond a limit.
     TooMuch,
 }
 
@@ -28,7 +33,7 @@ pub(super) fn find(name: &str) -> Option<Bounded> {
     })
 }
 
-/// Whether a document is as the schema says, and what is not.
+/// Whether a document matches a schema, and its violations.
 fn match_schema(args: &[Value]) -> Result<Option<Value>, TooMuch> {
     let [document, schema] = [0, 1].map(|index| args.get(index).and_then(document));
     let (Some(document), Some(schema)) = (document, schema) else {
@@ -77,7 +82,7 @@ fn document(value: &Value) -> Option<Value> {
     }
 }
 
-/// A value with what JSON has: sets become lists, keys become text.
+/// A value in terms of JSON: sets become lists, keys become text.
 fn json(value: &Value) -> Value {
     match value {
         Value::Array(items) => Value::from(items.iter().map(json).collect::<Vec<_>>()),

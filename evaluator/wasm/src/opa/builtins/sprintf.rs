@@ -70,7 +70,7 @@ fn sprintf(format: &str, list: &[Arg]) -> Option<String> {
     Some(out)
 }
 
-/// Writes one directive; gives what follows it.
+/// Writes one directive; returns the rest of the format.
 fn directive<'f>(out: &mut String, after: &'f str, args: &mut Args<'_>) -> &'f str {
     let mut chars = after.chars().peekable();
     let mut spec = Spec::default();

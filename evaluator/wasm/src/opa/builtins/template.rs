@@ -1,4 +1,7 @@
 //! Templates of Go: texts with values, conditions and loops in them.
+//!
+//! Written here because no crate fits: the one for this syntax (`gtmpl`) is no longer maintained, has no bound on loops
+//! and output, and formats values differently from OPA. Engines that are maintained have another syntax.
 
 use regorus::Value;
 

@@ -1,15 +1,24 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 
+fn context(left: Duration, argument_bytes: usize) -> Context {
+    Context {
+        now: Some(UNIX_EPOCH + Duration::from_nanos(1_700_000_000_000_000_001)),
+        limit: Limit {
+            deadline: Instant::now() + left,
+            on_slow: None,
+        },
+        argument_bytes,
+    }
+}
+
 fn call(name: &str, args: &str) -> Result<Option<String>, String> {
     let table = Table::new(BTreeMap::from([(name.to_owned(), 0)])).unwrap();
     let Value::Array(args) = value::parse(args.as_bytes()).unwrap() else {
         panic!("arguments must be a list")
     };
     let args: Vec<_> = args.iter().cloned().collect();
-    let context = Context {
-        now: Some(UNIX_EPOCH + std::time::Duration::from_nanos(1_700_000_000_000_000_001)),
-    };
+    let context = context(Duration::from_secs(3600), args.len());
     let reply = table
         .get(0)
         .unwrap()
@@ -170,7 +179,7 @@ fn wrong_arguments_are_undefined() {
 }
 
 #[test]
-fn what_would_never_end_is_refused() {
+fn calls_beyond_their_bound_are_refused() {
     too_much("net.cidr_expand", r#"["0.0.0.0/0"]"#);
     too_much("net.cidr_expand", r#"["::/0"]"#);
     too_much("units.parse", r#"["1e999999999"]"#);
@@ -204,11 +213,76 @@ fn what_would_never_end_is_refused() {
     let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\\ng: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\\nh: [*g,*g,*g,*g,*g,*g,*g,*g,*g]";
     too_much("yaml.unmarshal", &format!("[\"{bomb}\"]"));
     too_much("yaml.is_valid", &format!("[\"{bomb}\"]"));
+    let lines = vec!["1"; 20_000].join(",");
+    let indent = "x".repeat(1_000);
+    too_much(
+        "json.marshal_with_options",
+        &format!(r#"[[{lines}],{{"pretty":true,"indent":"{indent}"}}]"#),
+    );
+    too_much(
+        "regex.find_n",
+        &format!(r#"["","{}",-1]"#, "a".repeat(1_000_001)),
+    );
     let copies = r#"{"op":"copy","from":"","path":"/a"},"#.repeat(40);
     too_much(
         "json.patch",
         &format!("[{{}},[{}]]", copies.trim_end_matches(',')),
     );
+}
+
+/// Each of these would take longer, up to hours, and ends at its deadline instead.
+#[test]
+fn builtins_end_at_the_deadline() {
+    let many = "a".repeat(200_000);
+    let items = vec!["[0]"; 20_000].join(",");
+    let half = vec!["[0]"; 10_000].join(",");
+    let large = "x".repeat(2_000);
+    let texts = vec![format!("\"{large}a\""); 900].join(",");
+    let parts = vec![format!("\"{large}b\""); 900].join(",");
+    let objects: Vec<String> = (0..20_000).map(|n| format!("{{\"{n}\":{n}}}")).collect();
+    let adds = vec![r#"{"op":"add","path":"/0","value":0}"#; 20_000].join(",");
+    let fields: Vec<String> = (0..2_000).map(|n| format!("\"{n}{n}\":1")).collect();
+    let patterns: Vec<String> = (0..2_000).map(|n| format!("\"^{n}$\":true")).collect();
+    for (name, args) in [
+        // Each match looks for a `b` up to the end of the text.
+        ("regex.find_n", format!(r#"["a.*b|a","{many}",-1]"#)),
+        ("regex.replace", format!(r#"["{many}","a.*b|a","x"]"#)),
+        ("regex.replace", format!(r#"["{many}","(a).*b|a","$1"]"#)),
+        ("regex.split", format!(r#"["a.*b|a","{many}"]"#)),
+        ("indexof_n", format!(r#"["{many}{many}","{many}"]"#)),
+        ("strings.any_prefix_match", format!("[[{texts}],[{parts}]]")),
+        ("object.subset", format!("[[{items}],[{half},1]]")),
+        ("object.union_n", format!("[[{}]]", objects.join(","))),
+        ("json.patch", format!("[[{items}],[{adds}]]")),
+        (
+            "json.match_schema",
+            format!(
+                r#"[{{{}}},{{"patternProperties":{{{}}}}}]"#,
+                fields.join(","),
+                patterns.join(",")
+            ),
+        ),
+    ] {
+        let table = Table::new(BTreeMap::from([(name.to_owned(), 0)])).unwrap();
+        let Value::Array(values) = value::parse(args.as_bytes()).unwrap() else {
+            panic!("arguments must be a list")
+        };
+        let values: Vec<_> = values.iter().cloned().collect();
+        let context = context(Duration::from_millis(30), 0);
+        let result = table.get(0).unwrap().call(&context, &values);
+        assert!(matches!(result, Err(Stop::Timeout)), "{name}");
+    }
+}
+
+#[test]
+fn large_arguments_need_time() {
+    let table = Table::new(BTreeMap::from([("crypto.sha256".to_owned(), 0)])).unwrap();
+    let sha256 = table.get(0).unwrap();
+    let args = [Value::from("abc")];
+    let short = context(Duration::from_millis(100), 16 << 20);
+    assert!(matches!(sha256.call(&short, &args), Err(Stop::Timeout)));
+    let long = context(Duration::from_secs(3600), 16 << 20);
+    assert!(sha256.call(&long, &args).is_ok());
 }
 
 #[test]
@@ -249,7 +323,7 @@ fn print_is_logged() {
     let reply = table
         .get(0)
         .unwrap()
-        .call(&Context { now: None }, &args)
+        .call(&context(Duration::from_secs(3600), 0), &args)
         .unwrap();
     assert_eq!(reply.log.as_deref(), Some("a 1 <undefined>"));
 }

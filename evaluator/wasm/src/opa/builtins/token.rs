@@ -10,6 +10,7 @@ use regorus::Value;
 use serde::de::IgnoredAny;
 
 use super::{Context, Own, Timed, string, value};
+use crate::opa::deadline;
 
 mod key;
 
@@ -18,14 +19,14 @@ use key::{NamedKey, keys};
 
 /// The three parts of a token; its header is read.
 struct Token<'a> {
-    /// Header and claims as they were sent: that is what is signed.
+    /// Header and claims as they were sent: the signature covers these bytes.
     signed: &'a str,
     claims: &'a str,
     signature: Vec<u8>,
     header: Value,
 }
 
-/// What a header says that matters.
+/// The fields of a header that matter.
 #[derive(Default)]
 struct Header {
     algorithm: String,
@@ -174,6 +175,7 @@ impl<'a> Token<'a> {
             return false;
         };
         let signed = |key: &NamedKey| {
+            deadline::check();
             key.key
                 .verify(algorithm, self.signed.as_bytes(), &self.signature)
         };
@@ -193,7 +195,7 @@ impl<'a> Token<'a> {
 // === impl Header ===
 
 impl Header {
-    /// None where a field is not of the kind that it should be.
+    /// None if a field has the wrong type.
     fn read(header: &Value) -> Option<Self> {
         let text = |name: &str| match field(header, name) {
             None => Some(String::new()),
@@ -268,7 +270,7 @@ impl Constraints {
         }
     }
 
-    /// None where a claim is not of the kind that it should be.
+    /// None if a claim has the wrong type.
     fn met_by(&self, claims: &Value) -> Option<bool> {
         let is = |value: &Value, text: &str| *value == Value::from(text);
         let issuer = match field(claims, "iss") {

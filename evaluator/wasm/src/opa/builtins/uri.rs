@@ -11,7 +11,7 @@ use super::{Own, string};
 pub(super) struct Uri {
     pub(super) scheme: String,
     pub(super) opaque: String,
-    /// As written, which is more than Rego is told.
+    /// As written; Rego gets only a part of it.
     pub(super) user: Option<String>,
     /// With the port.
     pub(super) host: String,
@@ -172,7 +172,7 @@ pub(super) fn fragment(text: &str) -> Option<String> {
     String::from_utf8(unescaped(text, Part::Fragment)?).ok()
 }
 
-/// A part without its escapes, and as it was where escaping it again gives another text.
+/// A part without its escapes, and the original if escaping it again gives another text.
 fn twice(text: &str, part: Part) -> Option<(String, String)> {
     let plain = unescaped(text, part)?;
     let raw = if escaped(&plain, part) == text {

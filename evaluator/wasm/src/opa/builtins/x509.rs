@@ -10,6 +10,7 @@ use x509_parser::{
 };
 
 use super::{Own, Timed, string};
+use crate::opa::deadline;
 
 mod chain;
 mod describe;
@@ -64,7 +65,10 @@ fn parse_certificates(args: &[Value]) -> Option<Value> {
 fn described(certificates: &[Vec<u8>], with_uris: bool) -> Option<Vec<Value>> {
     certificates
         .iter()
-        .map(|der| describe::certificate(&parsed(der)?, with_uris))
+        .map(|der| {
+            deadline::check();
+            describe::certificate(&parsed(der)?, with_uris)
+        })
         .collect()
 }
 
@@ -98,6 +102,7 @@ fn certificates(text: &str) -> Option<Vec<Vec<u8>>> {
     let mut found = Vec::new();
     let mut rest = der.as_slice();
     while !rest.is_empty() {
+        deadline::check();
         let (after, certificate) = parse_x509_certificate(rest).ok()?;
         found.push(certificate.as_raw().to_vec());
         rest = after;

@@ -3,7 +3,7 @@ use super::*;
 
 const REQUEST: &str = r#"{"operation":"CREATE","object":{"metadata":{"name":"a","annotations":{"x":"own","y":"own"}}}}"#;
 
-fn judge(result: &str, mutating: bool) -> Result<Verdict, EvalError> {
+fn verdict_of(result: &str, mutating: bool) -> Result<Verdict, EvalError> {
     let request = RawValue::from_string(REQUEST.to_owned()).unwrap();
     opa(
         result.as_bytes(),
@@ -15,7 +15,7 @@ fn judge(result: &str, mutating: bool) -> Result<Verdict, EvalError> {
 #[test]
 fn an_admission_response_is_read() {
     let result = r#"[{"result":{"kind":"AdmissionReview","response":{"allowed":false,"uid":"1","status":{"message":"no","code":409},"warnings":["w"],"auditAnnotations":{"k":"v"}}}}]"#;
-    let verdict = judge(result, false).unwrap();
+    let verdict = verdict_of(result, false).unwrap();
     assert_eq!(
         (verdict.allowed, verdict.message.as_deref(), verdict.code),
         (false, Some("no"), Some(409))
@@ -33,21 +33,21 @@ fn a_patch_is_base64_or_a_list() {
     for patch in [list.to_owned(), format!("{encoded:?}")] {
         let result = format!(r#"[{{"result":{{"response":{{"allowed":true,"patch":{patch}}}}}}}]"#);
         assert_eq!(
-            String::from_utf8(judge(&result, true).unwrap().patch.unwrap()).unwrap(),
+            String::from_utf8(verdict_of(&result, true).unwrap().patch.unwrap()).unwrap(),
             list
         );
-        assert!(!judge(&result, false).unwrap().allowed);
+        assert!(!verdict_of(&result, false).unwrap().allowed);
     }
     for patch in ["1", r#""%""#, r#"[{"op":"explode"}]"#] {
         let result = format!(r#"[{{"result":{{"response":{{"allowed":true,"patch":{patch}}}}}}}]"#);
         assert_eq!(
-            judge(&result, true).unwrap_err().reason(),
+            verdict_of(&result, true).unwrap_err().reason(),
             "bad_answer",
             "{patch}"
         );
     }
     assert_eq!(
-        judge(
+        verdict_of(
             r#"[{"result":{"response":{"allowed":true,"patch":[]}}}]"#,
             false
         )
@@ -57,20 +57,40 @@ fn a_patch_is_base64_or_a_list() {
 }
 
 #[test]
+fn a_bare_admission_response_keeps_its_fields() {
+    let result = r#"[{"result":{"allowed":false,"status":{"message":"m","code":409},"warnings":["w"],"auditAnnotations":{"k":"v"}}}]"#;
+    let verdict = verdict_of(result, false).unwrap();
+    assert_eq!(
+        (verdict.allowed, verdict.message.as_deref(), verdict.code),
+        (false, Some("m"), Some(409))
+    );
+    assert_eq!(
+        (verdict.warnings.len(), verdict.audit_annotations.len()),
+        (1, 1)
+    );
+    let both = r#"[{"result":{"allowed":false,"message":"short","status":{"message":"long"}}}]"#;
+    let verdict = verdict_of(both, false).unwrap();
+    assert_eq!(verdict.message.as_deref(), Some("short"));
+    let patch = r#"[{"result":{"allowed":true,"patch":[{"op":"add","path":"/a","value":1}]}}]"#;
+    assert!(verdict_of(patch, true).unwrap().patch.is_some());
+    assert!(!verdict_of(patch, false).unwrap().allowed);
+}
+
+#[test]
 fn the_short_form_is_read() {
     assert_eq!(
-        judge(r#"[{"result":{"allowed":true}}]"#, false).unwrap(),
+        verdict_of(r#"[{"result":{"allowed":true}}]"#, false).unwrap(),
         Verdict::allow()
     );
     assert_eq!(
-        judge(r#"[{"result":{"allowed":false,"message":"m"}}]"#, false).unwrap(),
+        verdict_of(r#"[{"result":{"allowed":false,"message":"m"}}]"#, false).unwrap(),
         Verdict::deny("m")
     );
 }
 
 #[test]
 fn errors_deny() {
-    let verdict = judge(
+    let verdict = verdict_of(
         r#"[{"result":{"errors":["a",{"b":1}],"annotations":{"x":"policy"}}}]"#,
         true,
     )
@@ -81,14 +101,14 @@ fn errors_deny() {
 #[test]
 fn annotations_are_merged_and_the_policy_wins() {
     let result = r#"[{"result":{"errors":[],"annotations":{"x":"policy","z":"policy"}}}]"#;
-    let verdict = judge(result, true).unwrap();
+    let verdict = verdict_of(result, true).unwrap();
     assert_eq!(
         String::from_utf8(verdict.patch.unwrap()).unwrap(),
         r#"[{"op":"replace","path":"/metadata/annotations/x","value":"policy"},{"op":"add","path":"/metadata/annotations/z","value":"policy"}]"#
     );
-    assert!(!judge(result, false).unwrap().allowed);
+    assert!(!verdict_of(result, false).unwrap().allowed);
     assert_eq!(
-        judge(r#"[{"result":{"annotations":{"x":"own"}}}]"#, false).unwrap(),
+        verdict_of(r#"[{"result":{"annotations":{"x":"own"}}}]"#, false).unwrap(),
         Verdict::allow()
     );
 }
@@ -106,7 +126,7 @@ fn other_results_are_errors() {
         "[{}]",
     ] {
         assert_eq!(
-            judge(result, true).unwrap_err().reason(),
+            verdict_of(result, true).unwrap_err().reason(),
             "bad_answer",
             "{result}"
         );
@@ -146,7 +166,7 @@ fn more_than_one_form_at_once_decides_nothing() {
         r#"{"allowed":true,"annotations":{}}"#,
         r#"{"response":{"allowed":true},"errors":[]}"#,
     ] {
-        let error = judge(&format!(r#"[{{"result":{result}}}]"#), true).unwrap_err();
+        let error = verdict_of(&format!(r#"[{{"result":{result}}}]"#), true).unwrap_err();
         assert_eq!(error.reason(), "bad_answer", "{result}");
     }
 }

@@ -1,10 +1,10 @@
-//! Reads what a guest's `opa_value_dump` wrote.
+//! Parses the output of a guest's `opa_value_dump`.
 
 use std::{collections::BTreeMap, collections::BTreeSet};
 
 use regorus::Value;
 
-use crate::limits::JSON_DEPTH;
+use crate::{limits::JSON_DEPTH, opa::deadline};
 
 /// Integers with more digits than this are read as floating point: arithmetic on them has no bound.
 const MAX_DIGITS: usize = 100;
@@ -57,6 +57,7 @@ impl Parser<'_> {
     }
 
     fn value(&mut self, depth: usize) -> Result<Value, Error> {
+        deadline::tick();
         match self.peek()? {
             b'{' => self.braces(depth.checked_sub(1).ok_or(Error::TooDeep)?),
             b'[' => self.array(depth.checked_sub(1).ok_or(Error::TooDeep)?),
@@ -189,7 +190,7 @@ fn number(text: &str) -> Option<Value> {
     }
     match text.parse::<f64>().ok()? {
         float if float.is_finite() => Some(Value::from(float)),
-        // A modulus, say; it may be shown, and nobody calculates with it.
+        // The modulus of a key, for example; it may be shown, but is not calculated with.
         _ if is_integer(text) && text.len() <= MOST_DIGITS => Value::from_numeric_string(text).ok(),
         _ => None,
     }

@@ -285,7 +285,7 @@ fn check(seed: u64, size: u64) -> usize {
 }
 
 #[test]
-fn never_do_two_lead_at_one_instant_and_terms_only_rise() {
+fn at_most_one_process_leads_and_terms_only_rise() {
     let mut terms = 0;
     for seed in 0..400 {
         terms += check(seed, 2 + seed % 4);

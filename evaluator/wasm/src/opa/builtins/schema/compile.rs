@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use regex::Regex;
 use regorus::Value;
 
 use super::Error;
+use crate::opa::builtins::pattern::{Invalid, Pattern};
 
 /// A schema and all that it is made of.
 pub(super) struct Schema {
@@ -25,7 +25,7 @@ pub(super) struct Part {
     pub(super) types: Vec<&'static str>,
     pub(super) properties: BTreeMap<String, Index>,
     pub(super) additional_properties: Rest,
-    pub(super) pattern_properties: Vec<(Regex, Index)>,
+    pub(super) pattern_properties: Vec<(Pattern, Index)>,
     pub(super) property_names: Option<Index>,
     pub(super) dependencies: Vec<(String, Dependency)>,
     pub(super) items: Items,
@@ -38,7 +38,7 @@ pub(super) struct Part {
     pub(super) length: Range,
     pub(super) item_count: Range,
     pub(super) property_count: Range,
-    pub(super) pattern: Option<Regex>,
+    pub(super) pattern: Option<Pattern>,
     pub(super) format: Option<String>,
     pub(super) required: Vec<String>,
     pub(super) unique_items: bool,
@@ -103,7 +103,7 @@ const TYPES: [&str; 7] = [
     "array", "boolean", "integer", "number", "null", "object", "string",
 ];
 
-/// Takes words of all drafts.
+/// Accepts the keywords of all drafts.
 const HYBRID: u32 = u32::MAX;
 
 // === impl Schema ===
@@ -237,8 +237,7 @@ impl<'v> Compiler<'v> {
             part.properties.insert(name, index);
         }
         for (pattern, schema) in object(fields, "patternProperties")? {
-            let regex =
-                Regex::new(&pattern).map_err(|_| wrong(&format!("{pattern:?} is no pattern")))?;
+            let regex = compiled(&pattern, &format!("{pattern:?} is no pattern"))?;
             part.pattern_properties.push((regex, self.part(schema)?));
         }
         for (name, dependency) in object(fields, "dependencies")? {
@@ -301,7 +300,7 @@ impl<'v> Compiler<'v> {
         Ok(())
     }
 
-    /// An exclusive bound is a number since draft 6; before, it says what the other one is.
+    /// An exclusive bound is a number since draft 6; before, it is a flag of the inclusive one.
     fn bounds(
         &self,
         fields: &Fields,
@@ -324,8 +323,7 @@ impl<'v> Compiler<'v> {
     fn read_texts(&mut self, fields: &Fields, part: &mut Part) -> Result<(), Error> {
         part.length = range(fields, "minLength", "maxLength")?;
         if let Some(pattern) = text(fields, "pattern")? {
-            part.pattern =
-                Some(Regex::new(pattern).map_err(|_| wrong("pattern must be a pattern"))?);
+            part.pattern = Some(compiled(pattern, "pattern must be a pattern")?);
         }
         part.format = text(fields, "format")?.map(str::to_owned);
         Ok(())
@@ -404,6 +402,14 @@ fn follow<'v>(root: &'v Value, pointer: &str) -> Option<&'v Value> {
         };
     }
     (pointer.is_empty() || pointer.starts_with('/')).then_some(at)
+}
+
+/// A pattern of the schema; `why` is for one that is none.
+fn compiled(pattern: &str, why: &str) -> Result<Pattern, Error> {
+    Pattern::new(pattern).map_err(|invalid| match invalid {
+        Invalid::Syntax => wrong(why),
+        Invalid::TooLarge => Error::TooMuch,
+    })
 }
 
 fn wrong(why: &str) -> Error {

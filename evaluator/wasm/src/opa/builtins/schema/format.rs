@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::LazyLock};
 use jiff::civil;
 use regex::Regex;
 
-use crate::opa::builtins::uri::Uri;
+use crate::opa::builtins::{pattern::Pattern, uri::Uri};
 
 static HOSTNAME: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
@@ -40,7 +40,7 @@ pub(super) fn fits(format: &str, text: &str) -> bool {
             !text.contains('\\') && Uri::parse(text).is_some_and(|uri| TEMPLATE.is_match(&uri.path))
         }
         "uuid" => UUID.is_match(text),
-        "regex" => Regex::new(text).is_ok(),
+        "regex" => Pattern::new(text).is_ok(),
         "json-pointer" => POINTER.is_match(text),
         "relative-json-pointer" => RELATIVE_POINTER.is_match(text),
         _ => true,

@@ -1,4 +1,4 @@
-//! From a document to what is wrong with it.
+//! Validates a document against a schema.
 
 use regorus::Value;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::opa::{
     builtins::{TooMuch, bounded::within},
-    value,
+    deadline, value,
 };
 
 /// Checks one document.
@@ -17,7 +17,7 @@ pub(super) struct Validator<'s> {
     steps: usize,
 }
 
-/// Something that is not as the schema says.
+/// A violation of the schema.
 #[derive(Clone)]
 pub(super) struct Problem {
     kind: &'static str,
@@ -31,7 +31,7 @@ struct Place<'a> {
     outer: Option<&'a Place<'a>>,
 }
 
-/// Parts that are checked in one call: some 100 ms.
+/// Parts that are checked in one call.
 const MAX_STEPS: usize = 200_000;
 
 /// Parts within parts; one that names itself has no end.
@@ -64,6 +64,7 @@ impl<'s> Validator<'s> {
         at: &Place<'_>,
         depth: usize,
     ) -> Result<Vec<Problem>, TooMuch> {
+        deadline::tick();
         self.steps += 1;
         within(self.steps, MAX_STEPS)?;
         within(depth, MAX_DEPTH)?;
@@ -146,7 +147,7 @@ impl<'s> Validator<'s> {
         Ok(found)
     }
 
-    /// How many schemas fit, and what is wrong by the one that fits best.
+    /// How many schemas match, and the violations of the best match.
     fn alternatives(
         &mut self,
         schemas: &[Index],
@@ -389,7 +390,7 @@ impl Place<'_> {
             names.push(&outer.name);
             at = outer;
         }
-        // The root is named only where there is nothing else.
+        // The root is named only if there is nothing else.
         if names.len() > 1 {
             names.pop();
         }
@@ -534,7 +535,10 @@ fn values(part: &Part, value: &Value, at: &Place<'_>) -> Vec<Problem> {
 
 fn repeated(items: &Array, at: &Place<'_>) -> Vec<Problem> {
     let mut seen = std::collections::BTreeSet::new();
-    let again = items.iter().filter(|item| !seen.insert(*item));
+    let again = items.iter().filter(|item| {
+        deadline::tick();
+        !seen.insert(*item)
+    });
     again
         .map(|_| at.problem("unique", "the items must differ"))
         .collect()

@@ -3,7 +3,10 @@
 use regorus::Value;
 
 use super::{Error, Node, Operand, Pipe};
-use crate::{limits::OUTPUT_BYTES, opa::value};
+use crate::{
+    limits::OUTPUT_BYTES,
+    opa::{deadline, value},
+};
 
 /// What is known while rendering.
 struct Renderer<'v> {
@@ -40,6 +43,7 @@ pub(super) fn render(nodes: &[Node], data: &Value) -> Result<String, Error> {
 impl<'v> Renderer<'v> {
     fn nodes(&mut self, nodes: &[Node], dot: &Item<'v>) -> Result<(), Error> {
         for node in nodes {
+            deadline::tick();
             self.steps += 1;
             if self.steps > MAX_STEPS || self.out.len() > OUTPUT_BYTES {
                 return Err(Error::TooMuch);

@@ -13,12 +13,12 @@ use x509_parser::{
 use super::{decoded, field};
 use crate::opa::{builtins::x509::pem, value};
 
-/// A key of a set, with what the set says of it.
+/// A key of a set, with its attributes.
 #[derive(Default)]
 pub(super) struct NamedKey {
     pub(super) key: Key,
     pub(super) id: String,
-    /// Empty where any that fits will do.
+    /// Empty if any suitable algorithm may be used.
     pub(super) algorithm: String,
 }
 

@@ -146,7 +146,7 @@ fn extension(extension: &X509Extension<'_>) -> Value {
     ])
 }
 
-/// Go reads the extensions of a request as pairs too; where there are three parts, the second counts.
+/// Go reads the extensions of a request as pairs too; of three parts the second counts.
 fn pair(extension: &X509Extension<'_>) -> Value {
     let value = match extension.critical {
         true => Value::Bool(true),

@@ -73,7 +73,7 @@ impl<'a> Described<'a> {
         Self::of_all(extensions.iter())
     }
 
-    /// None where an extension is not what it should be.
+    /// None if an extension is malformed.
     pub(super) fn of_all(extensions: impl Iterator<Item = &'a X509Extension<'a>>) -> Option<Self> {
         let defaults = DEFAULTS.iter().map(|(name, default)| {
             let value = match default {

@@ -1,0 +1,480 @@
+//! Observations in, actions out.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    time::Duration,
+};
+
+use assent_api::parse;
+use assent_core::{
+    Digest, Millis, PolicyKey,
+    plane::{Effect, Event, Plane, StreamEvent},
+    rollout::{Input, Output, PolicyId},
+    status::{PolicyStatus, Transitions},
+};
+use jiff::Timestamp;
+use tracing::{debug, info};
+
+use crate::{
+    action::{Action, Measurement, Outcome},
+    backend::Backend,
+    jobs::Jobs,
+    objects::{Affected, Change, Kind, Objects},
+    view::Now,
+};
+
+mod policies;
+mod replicas;
+mod revisions;
+mod rollback;
+mod routes;
+mod servers;
+mod statuses;
+
+/// The least time between two status passes: a rollout changes many statuses within
+/// milliseconds, and only the last of them is worth computing.
+const STATUS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The life of all policies and PolicyServers, for as long as one process leads.
+pub struct Controller<B: Backend> {
+    /// What differs between a cluster and a directory.
+    pub backend: B,
+    config: Config,
+    plane: Plane,
+    objects: Objects<B::Existing>,
+    jobs: Jobs,
+    /// Modules that the module store has, or is fetching.
+    modules: HashSet<Digest>,
+    /// All objects were listed, and decisions continue from them.
+    restored: bool,
+    /// Writes that have not reported yet, one entry per policy object.
+    in_flight: BTreeMap<PolicyId, InFlight>,
+    /// Rollbacks that have not reported yet, with the requests that wait for them.
+    rollbacks: BTreeMap<PolicyKey, Vec<u64>>,
+    /// Servers whose routes are being removed.
+    ending: BTreeSet<String>,
+    /// What was applied for each server, and with which result.
+    applied: BTreeMap<String, servers::Applied>,
+    /// Pods that were deleted because their evaluator is missing or outdated.
+    replaced_pods: BTreeSet<String>,
+    /// The active revision of a policy, and since when it is active.
+    active_since: BTreeMap<PolicyId, (String, Timestamp)>,
+    /// Since when conditions have their status.
+    transitions: BTreeMap<PolicyId, Transitions>,
+    /// What events reported last.
+    recorded: BTreeMap<PolicyId, statuses::Recorded>,
+    /// Policies whose newest generation may have to be vetted.
+    pending: BTreeSet<PolicyId>,
+    /// Policies whose newest generation was rejected before its module was looked at.
+    rejected_unvetted: BTreeSet<PolicyId>,
+    dirty: Dirty,
+    next_status: Millis,
+    /// Statuses of servers are computed with the next publishing.
+    server_statuses_due: bool,
+    actions: Vec<Action<B>>,
+    synced: bool,
+}
+
+/// What does not change while a process leads.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How policies are parsed.
+    pub parse: parse::Options,
+    /// The kinds that must be listed before anything is decided.
+    pub kinds: Vec<Kind>,
+    /// Overrides every drain time.
+    pub drain: Option<Duration>,
+    /// How long a replica counts after it left.
+    pub grace: Duration,
+}
+
+/// Writes for one policy that have not reported yet.
+#[derive(Debug, Default)]
+struct InFlight {
+    /// Its route is being written.
+    route: Option<RouteWrite>,
+    /// The generation whose revision is being stored.
+    storing: Option<i64>,
+    /// Revisions that are being deleted, by namespace and name.
+    deleting: BTreeSet<(String, String)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RouteWrite {
+    Flip,
+    Repair,
+}
+
+/// What has to be computed again.
+#[derive(Debug, Default)]
+struct Dirty {
+    /// Policies whose status may have changed.
+    policies: BTreeSet<PolicyKey>,
+    /// Servers whose status may have changed.
+    servers: BTreeSet<String>,
+    /// Servers whose required replicas may have changed.
+    replicas: BTreeSet<String>,
+}
+
+// === impl Controller ===
+
+impl<B: Backend> Controller<B> {
+    /// A controller that has seen no object; `modules` are those in the module store.
+    pub fn new(backend: B, config: Config, modules: HashSet<Digest>) -> Self {
+        Self {
+            backend,
+            plane: Plane::new(config.grace),
+            config,
+            objects: Objects::default(),
+            jobs: Jobs::default(),
+            modules,
+            restored: false,
+            in_flight: BTreeMap::new(),
+            rollbacks: BTreeMap::new(),
+            ending: BTreeSet::new(),
+            applied: BTreeMap::new(),
+            replaced_pods: BTreeSet::new(),
+            active_since: BTreeMap::new(),
+            transitions: BTreeMap::new(),
+            recorded: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            rejected_unvetted: BTreeSet::new(),
+            dirty: Dirty::default(),
+            next_status: Millis::default(),
+            server_statuses_due: false,
+            actions: Vec::new(),
+            synced: false,
+        }
+    }
+
+    /// The mirror of all objects.
+    pub fn objects(&self) -> &Objects<B::Existing> {
+        &self.objects
+    }
+
+    /// Rollouts, servers and replicas.
+    pub fn plane(&self) -> &Plane {
+        &self.plane
+    }
+
+    /// Whether all objects were listed and decisions continue from them.
+    pub fn is_restored(&self) -> bool {
+        self.restored
+    }
+
+    /// Objects changed.
+    pub fn change(&mut self, now: Now, change: Change<B::Existing>) {
+        let affected = self.objects.apply(change);
+        if self.restored {
+            self.handle(now, affected);
+        } else if self.objects.is_listed(&self.config.kinds) {
+            self.restore(now);
+        }
+    }
+
+    /// A replica's stream opened, reported or closed.
+    pub fn stream(&mut self, now: Now, event: StreamEvent) {
+        match &event {
+            StreamEvent::Opened { node, .. } => self.touch_replicas(&node.policy_server),
+            StreamEvent::Closed { server, .. } => self.touch_replicas(server),
+            // A report may change what counts, which the plane tracks; a heartbeat does not.
+            _ => {}
+        }
+        self.event(now, event.into());
+    }
+
+    /// An action has an outcome.
+    pub fn outcome(&mut self, now: Now, outcome: Outcome<B>) {
+        match outcome {
+            Outcome::Vetted {
+                id,
+                generation,
+                result,
+            } => self.vetted(now, &id, generation, result),
+            Outcome::Stored(id, policy, object) => self.stored(now, id, policy, *object),
+            Outcome::NotStored(id, generation, failure) => {
+                self.not_stored(now, &id, generation, failure);
+            }
+            Outcome::ReplicasChecked(id, to, pods) => self.replicas_checked(now, id, to, pods),
+            Outcome::Flipped(id, revision, changes) => self.flipped(now, id, revision, changes),
+            Outcome::FlipFailed(id, revision, error) => {
+                self.flip_failed(now, id, &revision, &error);
+            }
+            Outcome::Repaired(id, changes) => self.repaired(now, &id, changes),
+            Outcome::Retired(id, revision) => self.retired(now, id, revision),
+            Outcome::RevisionsDeleted(id, names) => self.revisions_deleted(&id, &names),
+            Outcome::RoutesRemoved(id, routes) => {
+                self.forget_routes(&routes);
+                self.event(now, Event::Rollout(id, Input::WebhookRemoved));
+            }
+            Outcome::ServerRoutesRemoved(server, routes) => {
+                self.forget_routes(&routes);
+                self.server_unrouted(now, &server);
+            }
+            Outcome::OrphansRemoved(routes) => self.forget_routes(&routes),
+            Outcome::ServerApplied(server, result) => self.server_applied(&server, result),
+            Outcome::RolledBack(key, result) => self.rolled_back(now, &key, result),
+            Outcome::StatusWritten(target, object) => self.status_written(&target, object),
+        }
+    }
+
+    /// Decides and publishes. Call it after everything that came in was applied.
+    pub fn settle(&mut self, now: Now) -> Vec<Action<B>> {
+        self.decide_into(now);
+        self.publish_into(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Decides without publishing. A backend whose actions take effect at once repeats this
+    /// until nothing is left to do, so that no snapshot goes out that is already outdated.
+    pub fn decide(&mut self, now: Now) -> Vec<Action<B>> {
+        self.decide_into(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Publishes what was decided.
+    pub fn publish(&mut self, now: Now) -> Vec<Action<B>> {
+        self.publish_into(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When time alone changes something next.
+    pub fn deadline(&self) -> Option<Millis> {
+        let statuses = self.has_dirty_statuses().then_some(self.next_status);
+        [self.plane.deadline(), self.jobs.next_retry(), statuses]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Looks at everything again and repairs what was missed or edited.
+    pub fn resync(&mut self, now: Now) {
+        if !self.restored {
+            return;
+        }
+        self.check_all_routes(now);
+        let servers: Vec<String> = self
+            .objects
+            .servers()
+            .map(|s| s.meta.name.clone())
+            .collect();
+        for server in servers {
+            self.apply_server(&server, true);
+            self.dirty.servers.insert(server.clone());
+            self.dirty.replicas.insert(server);
+        }
+        let policies = self.objects.policies().map(|p| p.key.clone());
+        self.dirty.policies.extend(policies);
+    }
+
+    /// What the backend makes of routes has changed (its certificates, say): all are checked.
+    pub fn check_all_routes(&mut self, now: Now) {
+        let living = self.plane.rollouts().filter(|(_, r)| !r.is_deleting());
+        let keys: Vec<PolicyKey> = living.map(|(_, r)| r.id().key.clone()).collect();
+        for key in keys {
+            self.check_route(now, &key);
+        }
+    }
+
+    /// Which replicas a server has, where its replicas are not pods.
+    pub fn expect_replicas(
+        &mut self,
+        now: Now,
+        server: &str,
+        names: Vec<assent_core::fleet::Name>,
+    ) {
+        self.event(
+            now,
+            Event::ReplicasExpected {
+                server: server.into(),
+                replicas: names,
+            },
+        );
+    }
+
+    /// The status of one policy, with the time since when each condition has its status.
+    pub fn status(&mut self, now: Now, id: &PolicyId) -> Option<(PolicyStatus, [i64; 4])> {
+        let status = self.plane.status(id)?;
+        let seconds = now.date.as_second();
+        let transitions = self.transitions.entry(id.clone()).or_default();
+        let since = status
+            .conditions
+            .each_ref()
+            .map(|c| transitions.note(seconds, c));
+        Some((status, since))
+    }
+
+    /// Pods that ask for an evaluator and have none.
+    pub fn uninjected_pods(&self) -> usize {
+        let servers = self.objects.servers().map(|s| s.meta.name.as_str());
+        let pods = servers.flat_map(|server| self.objects.pods(server));
+        pods.filter(|p| !p.injected && !p.meta.deleting).count()
+    }
+
+    /// Continues from the stored objects, once all were listed.
+    fn restore(&mut self, now: Now) {
+        let servers: Vec<String> = self
+            .objects
+            .servers()
+            .map(|s| s.meta.name.clone())
+            .collect();
+        for server in &servers {
+            self.observe_server(now, server);
+        }
+        let policies: Vec<PolicyKey> = self.objects.policies().map(|p| p.key.clone()).collect();
+        for key in &policies {
+            self.observe_policy(now, key);
+        }
+        self.restored = true;
+        info!(
+            policies = policies.len(),
+            servers = servers.len(),
+            "read all objects"
+        );
+        self.event(now, Event::Synced);
+        let routed: BTreeSet<PolicyKey> =
+            self.objects.all_routes().map(|r| r.key.clone()).collect();
+        for key in &routed {
+            self.remove_orphans(key);
+        }
+        self.check_all_routes(now);
+        self.fetch_missing_modules();
+        self.dirty.policies.extend(policies);
+        self.dirty.servers.extend(servers);
+    }
+
+    fn handle(&mut self, now: Now, affected: Vec<Affected>) {
+        for affected in affected.into_iter().collect::<BTreeSet<_>>() {
+            match affected {
+                Affected::Policy(key) => {
+                    self.dirty.policies.insert(key.clone());
+                    self.observe_policy(now, &key);
+                }
+                Affected::Route(key) => self.check_route(now, &key),
+                Affected::Revision(key) => self.trim_history(&key),
+                Affected::Server(server) => {
+                    self.touch_replicas(&server);
+                    self.observe_server(now, &server);
+                }
+                Affected::Workload(server) => {
+                    self.dirty.servers.insert(server.clone());
+                    self.apply_server(&server, true);
+                }
+                Affected::Pods(server) => self.touch_replicas(&server),
+            }
+        }
+    }
+
+    fn decide_into(&mut self, now: Now) {
+        if self.restored {
+            self.expect_dirty(now);
+            self.replace_pods();
+            self.vet_pending(now);
+        }
+        let mut effects = Vec::new();
+        self.plane.decide(now.at, &mut effects);
+        self.perform(effects);
+        self.update_policy_statuses(now);
+    }
+
+    fn publish_into(&mut self, now: Now) {
+        let mut effects = Vec::new();
+        self.plane.publish(now.at, &mut effects);
+        self.perform(effects);
+        if self.plane.is_synced() && !std::mem::replace(&mut self.synced, true) {
+            self.actions.push(Action::SetSynced);
+        }
+        self.update_server_statuses(now);
+    }
+
+    /// Applies an event to the plane, and turns what follows at once into actions.
+    fn event(&mut self, now: Now, event: Event) {
+        if let Some(key) = policy_of(&event) {
+            self.dirty.policies.insert(key.clone());
+        }
+        let mut effects = Vec::new();
+        self.plane.apply(now.at, event, &mut effects);
+        self.perform(effects);
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Publish { server, snapshot } => {
+                    debug!(%server, version = %snapshot.version(), "published");
+                    self.dirty.servers.insert(server.to_string());
+                    self.actions.push(Action::Publish(server, snapshot));
+                }
+                Effect::AppliedEverywhere { server, took } => {
+                    debug!(%server, ?took, "applied by every replica");
+                    let measured = Measurement::PublishToApplied(took);
+                    self.actions.push(Action::Measure(measured));
+                }
+                Effect::Rollout(id, output) => self.output(id, output),
+            }
+        }
+    }
+
+    fn output(&mut self, id: PolicyId, output: Output) {
+        self.dirty.policies.insert(id.key.clone());
+        match output {
+            Output::Flip { to, .. } => {
+                info!(policy = %id.key, revision = %to.revision, "applied by every replica, flipping");
+                self.actions.push(Action::Measure(Measurement::Flip));
+                self.flip(id, to);
+            }
+            Output::Retire(revision) => {
+                debug!(%revision, "retired");
+                self.retire(id, revision);
+            }
+            Output::RemoveWebhook => {
+                info!(policy = %id.key, "deleted, removing its route");
+                self.unroute(id);
+            }
+            Output::Release => self.release(&id),
+            Output::Enforced(took) => {
+                info!(policy = %id.key, ?took, "enforced");
+                let measured = Measurement::ChangeToEnforced(took);
+                self.actions.push(Action::Measure(measured));
+            }
+        }
+    }
+
+    fn touch_replicas(&mut self, server: &str) {
+        self.dirty.replicas.insert(server.to_owned());
+        self.dirty.servers.insert(server.to_owned());
+    }
+
+    fn in_flight(&mut self, id: &PolicyId) -> &mut InFlight {
+        self.in_flight.entry(id.clone()).or_default()
+    }
+
+    /// Drops the entry of a policy that waits for nothing.
+    fn landed(&mut self, id: &PolicyId) {
+        if self.in_flight.get(id).is_some_and(InFlight::is_empty) {
+            self.in_flight.remove(id);
+        }
+    }
+
+    fn is_routing(&self, id: &PolicyId) -> bool {
+        self.in_flight.get(id).is_some_and(|f| f.route.is_some())
+    }
+}
+
+// === impl InFlight ===
+
+impl InFlight {
+    fn is_empty(&self) -> bool {
+        self.route.is_none() && self.storing.is_none() && self.deleting.is_empty()
+    }
+}
+
+/// The policy whose status an event may change by itself.
+fn policy_of(event: &Event) -> Option<&PolicyKey> {
+    match event {
+        Event::PolicyObserved { id, .. } | Event::Rollout(id, _) | Event::PolicyForgotten(id) => {
+            Some(&id.key)
+        }
+        _ => None,
+    }
+}

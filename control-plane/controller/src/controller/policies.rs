@@ -1,0 +1,350 @@
+//! Policies: observed, vetted, stored as revisions, deleted.
+
+use std::{sync::Arc, time::Duration};
+
+use assent_api::parse::Module;
+use assent_core::{
+    Policy, PolicyKey,
+    plane::Event,
+    rollout::{Acceptance, Input, PolicyId, Refusal, RefusalReason, StoredRevisions, Timing},
+};
+use tracing::info;
+
+use super::Controller;
+use crate::{
+    action::{Action, Failure, StoreRevision, VetJob},
+    backend::{Backend, RouteSpec},
+    objects::{Object, PolicyObject, ProblemScope},
+    revision,
+    server::{allowed_capabilities, limits, target_invalid, target_not_found, verification},
+    view::Now,
+};
+
+impl<B: Backend> Controller<B> {
+    /// Brings the rollout up to date with the policy's object.
+    pub(super) fn observe_policy(&mut self, now: Now, key: &PolicyKey) {
+        let object = self.objects.policy(key).cloned();
+        let uid = object.as_ref().map(|o| o.meta.uid.as_str());
+        // Every other policy object that had this name is deleted, however that came about.
+        let others = self.plane.rollouts_of_key(key);
+        let others = others.filter(|r| !r.is_deleting() && Some(&*r.id().uid) != uid);
+        let others: Vec<PolicyId> = others.map(|r| r.id().clone()).collect();
+        for id in others {
+            self.delete(now, id);
+        }
+        let Some(object) = object else { return };
+        let id = object.id();
+        let stored = match self.plane.rollout_of(&id) {
+            Some(_) => StoredRevisions::default(),
+            None => self.continue_from_stored(now, &id, &object),
+        };
+        self.event(
+            now,
+            Event::PolicyObserved {
+                id: id.clone(),
+                server: object.server.as_str().into(),
+                generation: object.meta.generation,
+                timing: self.timing(&object),
+                stored,
+            },
+        );
+        if object.meta.deleting {
+            return self.delete(now, id);
+        }
+        if !object.meta.has_finalizer {
+            let action = Action::SetFinalizer(object.kind(), object.meta.clone(), true);
+            self.actions.push(action);
+        }
+        self.validate(now, &id, &object);
+        if let Some(to) = object.rollback {
+            self.request_rollback(now, key, to, None);
+        }
+        self.trim_history(key);
+    }
+
+    /// Starts to vet new generations, and retries failed ones that are due.
+    pub(super) fn vet_pending(&mut self, now: Now) {
+        // A retried policy stays rejected, with its message, until the retry ends.
+        for id in self.jobs.take_due(now.at) {
+            self.vet(&id);
+        }
+        for id in std::mem::take(&mut self.pending) {
+            let rollout = self.plane.rollout_of(&id);
+            let pending = |acceptance: &Acceptance| *acceptance == Acceptance::Pending;
+            if rollout.is_some_and(|r| !r.is_deleting() && pending(r.acceptance())) {
+                self.vet(&id);
+            }
+        }
+    }
+
+    pub(super) fn vetted(
+        &mut self,
+        now: Now,
+        id: &PolicyId,
+        generation: i64,
+        result: Result<Module, Failure>,
+    ) {
+        self.jobs.ended(id, generation);
+        match result {
+            Ok(module) => self.accepted(now, id, generation, &module),
+            Err(failure) => self.rejected(now, id, generation, failure),
+        }
+    }
+
+    pub(super) fn stored(
+        &mut self,
+        now: Now,
+        id: PolicyId,
+        policy: Arc<Policy>,
+        object: Object<B::Existing>,
+    ) {
+        self.storing_ended(&id);
+        self.modules.insert(policy.content.module_digest);
+        self.objects.insert(object);
+        info!(policy = %id.key, revision = %policy.revision, "accepted");
+        self.event(now, Event::ready(id.clone(), policy));
+        if let Some(object) = self.living(&id).cloned() {
+            self.validate(now, &id, &object);
+        }
+    }
+
+    pub(super) fn not_stored(
+        &mut self,
+        now: Now,
+        id: &PolicyId,
+        generation: i64,
+        failure: Failure,
+    ) {
+        self.storing_ended(id);
+        self.rejected(now, id, generation, failure);
+    }
+
+    /// Nothing of the policy is left in any snapshot: its object may go.
+    pub(super) fn release(&mut self, id: &PolicyId) {
+        self.rejected_unvetted.remove(id);
+        self.recorded.remove(id);
+        self.active_since.remove(id);
+        self.transitions.remove(id);
+        let object = self.objects.policy(&id.key);
+        let object = object.filter(|o| *o.meta.uid == *id.uid && o.meta.has_finalizer);
+        if let Some(object) = object {
+            let action = Action::SetFinalizer(object.kind(), object.meta.clone(), false);
+            self.actions.push(action);
+        }
+    }
+
+    /// Reconsiders the policies of a server that were rejected for something that the server
+    /// determines: whether it exists, where modules come from, who signs them, its limits.
+    pub(super) fn reconsider_policies_of(&mut self, now: Now, server: &str) {
+        let keys: Vec<PolicyKey> = self.objects.policies_of(server).cloned().collect();
+        for key in keys {
+            let Some(object) = self.objects.policy(&key).cloned() else {
+                continue;
+            };
+            let id = object.id();
+            let readable = object.parsed.is_ok();
+            let Some(rollout) = self.plane.rollout_of(&id) else {
+                continue;
+            };
+            let Acceptance::Refused(refusal) = rollout.acceptance() else {
+                continue;
+            };
+            let depends = match refusal.reason {
+                RefusalReason::PullError
+                | RefusalReason::SignatureRejected
+                | RefusalReason::TargetNotFound => true,
+                // What the parser rejects does not depend on the server.
+                RefusalReason::Invalid => readable,
+                _ => false,
+            };
+            if !depends {
+                continue;
+            }
+            let is_refused = self.server_refusal(server, false).is_some();
+            match is_refused || self.rejected_unvetted.contains(&id) {
+                // It is vetted only once nothing else stands against it.
+                true => self.validate(now, &id, &object),
+                false => self.reconsider(now, id),
+            }
+        }
+    }
+
+    /// The policy's object, unless it is being deleted or is another object of that name.
+    pub(super) fn living(&self, id: &PolicyId) -> Option<&PolicyObject> {
+        let object = self.objects.policy(&id.key)?;
+        (*object.meta.uid == *id.uid && !object.meta.deleting).then_some(object)
+    }
+
+    fn storing_ended(&mut self, id: &PolicyId) {
+        self.in_flight(id).storing = None;
+        self.landed(id);
+    }
+
+    /// A module loads with the policy's settings: the generation becomes a revision.
+    fn accepted(&mut self, now: Now, id: &PolicyId, generation: i64, module: &Module) {
+        let object = self.living(id).filter(|o| o.meta.generation == generation);
+        let Some(object) = object.cloned() else {
+            return;
+        };
+        self.jobs.accepted(id);
+        let Ok(parsed) = &object.parsed else { return };
+        if let Some(refusal) = self.server_refusal(&object.server, false) {
+            return self.event(now, Event::refused(id.clone(), generation, refusal));
+        }
+        let server = self.objects.server(&object.server).and_then(|s| s.spec());
+        let limits = limits(server, parsed);
+        let (policy, spec) = revision::make(parsed, &id.uid, generation, module, limits);
+        let route = self.backend.desired(&RouteSpec {
+            policy: parsed,
+            revision: &policy.revision,
+            uid: &id.uid,
+        });
+        self.in_flight(id).storing = Some(generation);
+        let store = StoreRevision {
+            id: id.clone(),
+            policy: Arc::new(policy),
+            spec,
+            route,
+        };
+        self.actions.push(Action::StoreRevision(Box::new(store)));
+    }
+
+    fn rejected(&mut self, now: Now, id: &PolicyId, generation: i64, failure: Failure) {
+        let object = self.living(id);
+        if object.is_none_or(|o| o.meta.generation != generation) {
+            return;
+        }
+        let refusal = self.jobs.rejected(now.at, id, generation, failure);
+        self.event(now, Event::refused(id.clone(), generation, refusal));
+    }
+
+    fn delete(&mut self, now: Now, id: PolicyId) {
+        self.cancel_vetting(&id);
+        self.event(now, Event::Rollout(id, Input::Deleted));
+    }
+
+    pub(super) fn cancel_vetting(&mut self, id: &PolicyId) {
+        if self.jobs.cancel(id) {
+            self.actions.push(Action::CancelVet(id.clone()));
+        }
+    }
+
+    /// Rejects the newest generation for what can be said without its module, and reconsiders
+    /// one that was rejected for something that has been remedied.
+    fn validate(&mut self, now: Now, id: &PolicyId, object: &PolicyObject) {
+        let generation = object.meta.generation;
+        let Some(rollout) = self.plane.rollout_of(id) else {
+            return;
+        };
+        let has_revision = rollout.has_revision_of(generation);
+        let before = match rollout.acceptance() {
+            Acceptance::Refused(refusal) => Some(refusal.clone()),
+            _ => None,
+        };
+        if let Some(refusal) = self.refusal(object, has_revision) {
+            self.cancel_vetting(id);
+            self.rejected_unvetted.insert(id.clone());
+            if before.as_ref() != Some(&refusal) {
+                self.event(now, Event::refused(id.clone(), generation, refusal));
+            }
+            return;
+        }
+        if self.rejected_unvetted.remove(id) {
+            // A missing server was created, or the problem with the source has gone.
+            return self.reconsider(now, id.clone());
+        }
+        self.pending.insert(id.clone());
+    }
+
+    fn refusal(&self, object: &PolicyObject, has_revision: bool) -> Option<Refusal> {
+        let invalid = |message: &String| Refusal {
+            reason: RefusalReason::Invalid,
+            message: message.clone(),
+        };
+        let parsed = match &object.parsed {
+            Ok(parsed) => parsed,
+            Err(message) => return Some(invalid(message)),
+        };
+        if let Some(problem) = &object.problem {
+            let applies = match problem.scope {
+                ProblemScope::Always => true,
+                ProblemScope::BeforeRevision => !has_revision,
+                ProblemScope::AfterRevision => has_revision,
+            };
+            if applies {
+                return Some(problem.refusal.clone());
+            }
+        }
+        let refused = self.server_refusal(&object.server, has_revision);
+        if refused.is_some() {
+            return refused;
+        }
+        self.backend
+            .check(parsed)
+            .err()
+            .map(|message| invalid(&message))
+    }
+
+    /// Why policies cannot target a server. An invalid one affects only new generations:
+    /// without its spec nobody knows which modules it accepts, and by whom they must be signed.
+    fn server_refusal(&self, name: &str, has_revision: bool) -> Option<Refusal> {
+        if !self.has_server(name) {
+            return Some(target_not_found(name));
+        }
+        let object = self.objects.server(name).filter(|_| !has_revision)?;
+        let why = object.parsed.as_ref().err()?;
+        Some(target_invalid(name, why))
+    }
+
+    fn reconsider(&mut self, now: Now, id: PolicyId) {
+        // A retry that waits is replaced by a try now.
+        self.cancel_vetting(&id);
+        self.pending.insert(id.clone());
+        self.event(now, Event::Rollout(id, Input::Reconsidered));
+    }
+
+    fn vet(&mut self, id: &PolicyId) {
+        let Some(object) = self.living(id) else {
+            return;
+        };
+        let generation = object.meta.generation;
+        let Ok(parsed) = &object.parsed else { return };
+        let storing = self.in_flight.get(id).and_then(|f| f.storing);
+        if self.jobs.is_running(id, generation)
+            || storing == Some(generation)
+            || self.server_refusal(&object.server, false).is_some()
+        {
+            return;
+        }
+        let server = self.objects.server(&object.server).and_then(|s| s.spec());
+        let job = VetJob {
+            id: id.clone(),
+            generation,
+            url: parsed.module.clone(),
+            pinned: object.pinned,
+            settings: parsed.settings.clone(),
+            entrypoint: parsed.entrypoint.clone(),
+            mutating: parsed.mutating,
+            limits: limits(server, parsed),
+            allowed_capabilities: allowed_capabilities(server, parsed),
+            verification: verification(server),
+            server: server.cloned().map(Box::new),
+        };
+        self.jobs.begin(id.clone(), generation);
+        self.actions.push(Action::Vet(Box::new(job)));
+    }
+
+    fn timing(&self, object: &PolicyObject) -> Timing {
+        let parsed = object.parsed.as_ref().ok();
+        let progress = parsed.map_or(600, |p| p.progress_deadline_seconds);
+        let timeout = parsed.map_or(10, |p| p.timeout_seconds);
+        let timing = Timing::for_webhook(
+            Duration::from_secs(progress.into()),
+            Duration::from_secs(timeout.into()),
+        );
+        match self.config.drain {
+            Some(drain) => timing.with_drain(drain),
+            None => timing,
+        }
+    }
+}

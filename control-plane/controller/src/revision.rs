@@ -1,0 +1,91 @@
+//! Between revisions as they are stored and revisions as evaluators get them.
+
+use assent_api::{
+    Parsed, PolicyRevisionSpec,
+    parse::{self, Module},
+    revision::PolicyRef,
+};
+use assent_core::{Policy, PolicyKey, policy::Limits};
+use serde_json::Value;
+
+/// Makes a revision: what evaluators get, and what is stored of it.
+pub fn make(
+    parsed: &Parsed,
+    uid: &str,
+    generation: i64,
+    module: &Module,
+    limits: Limits,
+) -> (Policy, PolicyRevisionSpec) {
+    let content = parsed.content(module, limits);
+    let policy = Policy::new(parsed.key.clone(), generation, uid, content, module.size);
+    let spec: Value =
+        assent_api::json::from_str(&String::from_utf8_lossy(&parsed.spec_json)).unwrap_or_default();
+    let spec = PolicyRevisionSpec {
+        policy_ref: PolicyRef {
+            kind: parsed.kind().as_str().into(),
+            name: parsed.key.name().into(),
+            uid: uid.into(),
+        },
+        generation,
+        module_url: module.url.clone(),
+        module_digest: module.digest.to_string(),
+        module_size: module.size,
+        abi: module.abi.clone(),
+        content_digest: policy.content_digest.to_string(),
+        settings: String::from_utf8_lossy(&parsed.settings).into_owned(),
+        host_capabilities: module.host_capabilities.clone(),
+        timeout_ms: limits.timeout_ms,
+        memory_bytes: limits.memory_bytes,
+        policy: spec.as_object().cloned().unwrap_or_default(),
+    };
+    (policy, spec)
+}
+
+/// The key of the policy that a stored revision names, in the revision's namespace.
+pub fn key(spec: &PolicyRevisionSpec, namespace: Option<&str>) -> Option<PolicyKey> {
+    let name = &spec.policy_ref.name;
+    let key = match spec.policy_ref.kind.as_str() {
+        "ClusterAdmissionPolicy" => format!("cluster/{name}"),
+        "AdmissionPolicy" => format!("namespaced/{}/{name}", namespace?),
+        _ => return None,
+    };
+    PolicyKey::parse(&key)
+}
+
+/// What evaluators get of a stored revision; its content digest must match.
+pub fn restore(
+    key: &PolicyKey,
+    spec: &PolicyRevisionSpec,
+    options: &parse::Options,
+) -> Result<Policy, String> {
+    let parsed = parsed(key, spec, options)?;
+    let module = Module {
+        digest: spec.module_digest.parse().map_err(|e| format!("{e}"))?,
+        size: spec.module_size,
+        abi: spec.abi.clone(),
+        host_capabilities: spec.host_capabilities.clone(),
+        url: spec.module_url.clone(),
+    };
+    let limits = Limits {
+        timeout_ms: spec.timeout_ms,
+        memory_bytes: spec.memory_bytes,
+    };
+    let mut content = parsed.content(&module, limits);
+    content.settings_json = spec.settings.as_bytes().into();
+    let uid = &spec.policy_ref.uid;
+    let policy = Policy::new(key.clone(), spec.generation, uid, content, spec.module_size);
+    match policy.content_digest.to_string() == spec.content_digest {
+        true => Ok(policy),
+        false => Err("its content does not match its digest".into()),
+    }
+}
+
+/// The policy's spec as the revision stores it.
+pub fn parsed(
+    key: &PolicyKey,
+    spec: &PolicyRevisionSpec,
+    options: &parse::Options,
+) -> Result<Parsed, String> {
+    let spec = Value::Object(spec.policy.clone());
+    parse::spec(key, &spec, options).map_err(|e| e.to_string())
+}

@@ -1,0 +1,127 @@
+//! Webhook configurations: tried, written step by step, removed.
+
+use assent_controller::{
+    Change, Failure, Object,
+    action::RouteUpdate,
+    objects::{ObjectRef, RouteObject},
+};
+use kube::{api::ObjectMeta, core::DynamicObject};
+
+use super::{Context, until_done};
+use crate::{
+    backend::Cluster,
+    convert::{self, route_kind, webhook_kind},
+    failpoint::failpoint,
+    webhook::{self, Desired, Step},
+};
+
+type Route = RouteObject<DynamicObject>;
+
+/// Whether the API server would accept the configuration. It checks selectors and CEL.
+pub(super) async fn dry_run(context: &Context, desired: &Desired) -> Result<(), Failure> {
+    let writer = webhook::Writer::new(context.client.clone());
+    match writer.dry_run(desired).await {
+        Ok(()) | Err(webhook::Error::Exists) => Ok(()),
+        Err(error @ webhook::Error::Invalid(_)) => Err(Failure::invalid(error.to_string())),
+        Err(error) => Err(Failure::temporary(error.to_string())),
+    }
+}
+
+/// Writes configurations step by step; each write is conditional on the known state.
+pub(super) async fn write(
+    context: &Context,
+    update: &RouteUpdate<Cluster>,
+) -> Result<Vec<Change<DynamicObject>>, webhook::Error> {
+    let writer = webhook::Writer::new(context.client.clone());
+    let desired = &update.desired;
+    let existing = |kind| {
+        update
+            .existing
+            .iter()
+            .find(|r| webhook_kind(r.kind) == kind)
+    };
+    let kinds: Vec<webhook::Kind> = update
+        .existing
+        .iter()
+        .map(|r| webhook_kind(r.kind))
+        .collect();
+    let mut changes = Vec::new();
+    for step in webhook::steps(&kinds, desired.kind()) {
+        // A paused leader must not write when it wakes; the resource version would stop it too.
+        if !(context.is_leader)() {
+            return Err(webhook::Error::Conflict);
+        }
+        match step {
+            Step::Create(kind) => {
+                let metadata = writer.create(desired).await?;
+                changes.extend(written(kind, desired, metadata));
+            }
+            Step::Update(kind) => {
+                let Some(route) = existing(kind) else {
+                    continue;
+                };
+                let metadata = writer.update(&route.existing.metadata, desired).await?;
+                changes.extend(written(kind, desired, metadata));
+            }
+            Step::Delete(kind) => {
+                failpoint("flip.between");
+                let Some(route) = existing(kind) else {
+                    continue;
+                };
+                remove(&writer, route).await?;
+                changes.push(Change::Deleted(reference(route)));
+            }
+        }
+    }
+    Ok(changes)
+}
+
+/// Removes configurations, however often that takes, and returns what is gone.
+pub(super) async fn remove_all(context: &Context, existing: &[Route]) -> Vec<ObjectRef> {
+    let writer = webhook::Writer::new(context.client.clone());
+    for route in existing {
+        until_done(context, "remove a webhook configuration", || {
+            remove(&writer, route)
+        })
+        .await;
+    }
+    existing.iter().map(reference).collect()
+}
+
+async fn remove(writer: &webhook::Writer, route: &Route) -> Result<(), webhook::Error> {
+    let kind = webhook_kind(route.kind);
+    match writer.delete(kind, &route.meta.name, &route.meta.uid).await {
+        // Another object has the name now: the one to remove is gone.
+        Ok(()) | Err(webhook::Error::Gone | webhook::Error::Conflict) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn reference(route: &Route) -> ObjectRef {
+    convert::reference(route.kind, &route.existing)
+}
+
+/// The configuration as it is after a write, before a watch reports it.
+fn written(
+    kind: webhook::Kind,
+    desired: &Desired,
+    metadata: ObjectMeta,
+) -> Option<Change<DynamicObject>> {
+    let value = match desired {
+        Desired::Validating(object) => serde_json::to_value(object),
+        Desired::Mutating(object) => serde_json::to_value(object),
+    };
+    let mut data = value.unwrap_or_default();
+    if let Some(fields) = data.as_object_mut() {
+        for name in ["apiVersion", "kind", "metadata"] {
+            fields.remove(name);
+        }
+    }
+    let object = DynamicObject {
+        types: None,
+        metadata,
+        data,
+    };
+    let route = convert::route(route_kind(kind), object)?;
+    Some(Change::Applied(Object::Route(Box::new(route))))
+}

@@ -1,0 +1,342 @@
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use assent_core::PolicyKey;
+use assent_modules::vet::Bounds;
+use assent_oci::verify::Rejected;
+use axum::{Router, extract::State, http::StatusCode, http::Uri};
+use tempfile::TempDir;
+use tokio::{net::TcpListener, task::JoinSet};
+
+use super::{budget::ByteBudget, *};
+
+const LAYER: &str = "application/vnd.wasm.content.layer.v1+wasm";
+
+/// A registry of modules, whose requests are counted.
+#[derive(Clone, Default)]
+struct Registry {
+    manifests: Arc<AtomicUsize>,
+    blobs: Arc<AtomicUsize>,
+    /// By path.
+    content: Arc<HashMap<String, Vec<u8>>>,
+    /// Modules that were requested and not stored yet, at most.
+    in_flight: Arc<AtomicUsize>,
+    store: Option<Store>,
+}
+
+/// Vetting with children that are shell scripts.
+struct Harness {
+    vetting: Vetting,
+    outcomes: mpsc::Receiver<Outcome>,
+    dir: TempDir,
+    sources: Sources,
+    _server: JoinSet<()>,
+}
+
+/// A module of about `size` bytes, different for each `seed`.
+fn module(seed: u8, size: usize) -> Vec<u8> {
+    let mut module = b"\0asm\x01\0\0\0".to_vec();
+    module.resize(size.max(9), seed);
+    module
+}
+
+// === impl Registry ===
+
+impl Registry {
+    /// Serves each module under a repository of that name, with the tag `v1`.
+    fn new(modules: &[(&str, Vec<u8>)]) -> Self {
+        let mut content = HashMap::new();
+        for (name, module) in modules {
+            let (digest, size) = (Digest::of(module), module.len());
+            let layer = format!(r#"{{"mediaType":"{LAYER}","digest":"{digest}","size":{size}}}"#);
+            let manifest = format!(r#"{{"schemaVersion":2,"layers":[{layer}]}}"#);
+            content.insert(format!("/v2/{name}/manifests/v1"), manifest.into_bytes());
+            content.insert(format!("/v2/{name}/blobs/{digest}"), module.clone());
+        }
+        Self {
+            content: Arc::new(content),
+            ..Self::default()
+        }
+    }
+
+    async fn get(State(registry): State<Self>, uri: Uri) -> Result<Vec<u8>, StatusCode> {
+        if uri.path().contains("/manifests/") {
+            registry.manifests.fetch_add(1, Ordering::SeqCst);
+        } else {
+            let begun = registry.blobs.fetch_add(1, Ordering::SeqCst) + 1;
+            if let Some(store) = &registry.store {
+                let stored = store.list().await.unwrap().len();
+                let in_flight = begun.saturating_sub(stored);
+                registry.in_flight.fetch_max(in_flight, Ordering::SeqCst);
+            }
+        }
+        let found = registry.content.get(uri.path()).cloned();
+        found.ok_or(StatusCode::NOT_FOUND)
+    }
+}
+
+// === impl Harness ===
+
+impl Harness {
+    async fn start(mut registry: Registry) -> Self {
+        let dir = TempDir::new().unwrap();
+        let store = Store::open(&dir.path().join("store")).unwrap();
+        registry.store = Some(store.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let app = Router::new().fallback(Registry::get).with_state(registry);
+        let mut server = JoinSet::new();
+        server.spawn(async move { axum::serve(listener, app).await.unwrap() });
+        std::fs::create_dir(dir.path().join("orders")).unwrap();
+        std::fs::write(dir.path().join("report"), report()).unwrap();
+        let (sender, outcomes) = mpsc::channel(1000);
+        let vetter = vetter(dir.path());
+        Self {
+            vetting: Vetting::new(store, vetter, Metrics::default(), sender),
+            outcomes,
+            dir,
+            sources: Sources {
+                insecure: vec![address.to_string()],
+                ..Sources::default()
+            },
+            _server: server,
+        }
+    }
+
+    fn url(&self, name: &str) -> String {
+        format!("registry://{}/{name}:v1", self.sources.insecure[0])
+    }
+
+    fn start_job(&self, job: Job) {
+        let sources = DeclaredSources::Given(Box::new(self.sources.clone()));
+        let cancelled = CancellationToken::new();
+        self.vetting.start(job, sources, cancelled);
+    }
+
+    /// The policies in the order of their outcomes, which must all be good.
+    async fn accepted(&mut self, count: usize) -> Vec<String> {
+        let mut names = Vec::new();
+        for _ in 0..count {
+            let outcome = self.outcomes.recv().await.unwrap();
+            outcome.result.unwrap();
+            names.push(outcome.id.key.to_string());
+        }
+        names
+    }
+
+    /// Children that compiled, and children that did not.
+    fn children(&self) -> (usize, usize) {
+        let mut counts = (0, 0);
+        for order in std::fs::read_dir(self.dir.path().join("orders")).unwrap() {
+            let order = std::fs::read(order.unwrap().path()).unwrap();
+            let order = String::from_utf8_lossy(&order);
+            match order.contains(r#""compiled":false"#) {
+                true => counts.0 += 1,
+                false => counts.1 += 1,
+            }
+        }
+        counts
+    }
+}
+
+/// Children keep their orders in a directory, wait for a file if there is one called `wait`,
+/// and accept every module.
+fn vetter(dir: &Path) -> Vetter {
+    let dir = dir.display();
+    let script = format!(
+        "cat > \"$(mktemp {dir}/orders/XXXXXXXX)\"; \
+         while [ -e {dir}/wait ]; do sleep 0.02; done; cat {dir}/report"
+    );
+    Vetter::new("/bin/sh".into(), vec!["-c".to_owned(), script]).with_bounds(Bounds::default())
+}
+
+/// What a child says about a module that it accepts.
+fn report() -> Vec<u8> {
+    let facts = r#"{"abi":"wapc","metadata":null,"size":9,"engine":"test"}"#;
+    let mut bytes = Vec::new();
+    for (tag, content) in [(b'F', facts), (b'A', "code"), (b'R', r#"{"Ok":null}"#)] {
+        bytes.push(tag);
+        bytes.extend(u32::try_from(content.len()).unwrap().to_be_bytes());
+        bytes.extend(content.as_bytes());
+    }
+    bytes
+}
+
+fn mk_job(namespace: &str, name: &str, url: String) -> Job {
+    Job {
+        id: PolicyId {
+            key: PolicyKey::namespaced(namespace, name),
+            uid: "uid".into(),
+        },
+        generation: 1,
+        url,
+        pinned: None,
+        files: None,
+        addresses: AddressPolicy::PUBLIC,
+        verification: Vec::new(),
+        settings: Arc::from(format!(r#"{{"name":"{name}"}}"#).into_bytes()),
+        entrypoint: String::new(),
+        mutating: false,
+        limits: Limits::default(),
+        allowed_capabilities: None,
+    }
+}
+
+#[tokio::test]
+async fn module_of_many_policies_is_pulled_and_compiled_once() {
+    let registry = Registry::new(&[("org/p", module(1, 100))]);
+    let mut harness = Harness::start(registry.clone()).await;
+    for n in 0..20 {
+        let job = mk_job("ns", &format!("p-{n}"), harness.url("org/p"));
+        harness.start_job(job);
+    }
+    harness.accepted(20).await;
+    assert_eq!(registry.manifests.load(Ordering::SeqCst), 1);
+    assert_eq!(registry.blobs.load(Ordering::SeqCst), 1);
+    assert_eq!(harness.children(), (1, 19));
+    // A policy that comes later asks where the tag is now, and downloads nothing.
+    harness.start_job(mk_job("ns", "later", harness.url("org/p")));
+    harness.accepted(1).await;
+    assert_eq!(registry.manifests.load(Ordering::SeqCst), 2);
+    assert_eq!(registry.blobs.load(Ordering::SeqCst), 1);
+    assert_eq!(harness.children(), (1, 20));
+}
+
+#[tokio::test]
+async fn module_under_several_names_is_downloaded_once() {
+    let names = ["a", "b", "c", "d"];
+    let modules = names.map(|name| (name, module(1, 100)));
+    let registry = Registry::new(&modules);
+    let mut harness = Harness::start(registry.clone()).await;
+    for name in names {
+        harness.start_job(mk_job("ns", name, harness.url(name)));
+    }
+    harness.accepted(names.len()).await;
+    assert_eq!(registry.manifests.load(Ordering::SeqCst), names.len());
+    assert_eq!(registry.blobs.load(Ordering::SeqCst), 1);
+    assert_eq!(harness.children(), (1, names.len() - 1));
+}
+
+#[tokio::test]
+async fn pulled_bytes_stay_within_the_budget() {
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let modules = names.map(|name| (name, module(name.as_bytes()[0], 60 << 10)));
+    let registry = Registry::new(&modules);
+    let mut harness = Harness::start(registry.clone()).await;
+    // Room for one module, not for two.
+    let fetcher = harness.vetting.fetcher.clone();
+    harness.vetting.fetcher = fetcher.with_budget(ByteBudget::new(100 << 10));
+    for name in names {
+        harness.start_job(mk_job("ns", name, harness.url(name)));
+    }
+    harness.accepted(names.len()).await;
+    assert_eq!(registry.blobs.load(Ordering::SeqCst), names.len());
+    assert_eq!(registry.in_flight.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn single_policy_does_not_wait_for_a_namespace_with_many() {
+    let mut harness = Harness::start(Registry::default()).await;
+    let stored = harness.vetting.store().put(module(1, 100).into()).await;
+    let digest = stored.unwrap();
+    let job = |namespace: &str, name: &str| Job {
+        pinned: Some(digest),
+        ..mk_job(namespace, name, "registry://r.io/p:v1".to_owned())
+    };
+    let wait = harness.dir.path().join("wait");
+    std::fs::write(&wait, "").unwrap();
+    for n in 0..20 {
+        harness.start_job(job("many", &format!("p-{n}")));
+    }
+    // One of them is vetted, which does not end before all others wait.
+    until(|| harness.vetting.turns.waiting() == 19).await;
+    harness.start_job(job("single", "p"));
+    until(|| harness.vetting.turns.waiting() == 20).await;
+    std::fs::remove_file(&wait).unwrap();
+    let order = harness.accepted(21).await;
+    let place = order.iter().position(|key| key == "namespaced/single/p");
+    assert!(place.unwrap() <= 2, "{order:?}");
+}
+
+#[tokio::test]
+async fn cancelled_job_gives_its_turn_to_the_next() {
+    let mut harness = Harness::start(Registry::default()).await;
+    let stored = harness.vetting.store().put(module(1, 100).into()).await;
+    let digest = stored.unwrap();
+    let job = |name: &str| Job {
+        pinned: Some(digest),
+        ..mk_job("ns", name, "registry://r.io/p:v1".to_owned())
+    };
+    let wait = harness.dir.path().join("wait");
+    std::fs::write(&wait, "").unwrap();
+    let cancelled = CancellationToken::new();
+    let sources = DeclaredSources::Given(Box::default());
+    harness
+        .vetting
+        .start(job("first"), sources, cancelled.clone());
+    until(|| harness.children().0 == 1).await;
+    harness.start_job(job("second"));
+    until(|| harness.vetting.turns.waiting() == 1).await;
+    cancelled.cancel();
+    std::fs::remove_file(&wait).unwrap();
+    assert_eq!(harness.accepted(1).await, ["namespaced/ns/second"]);
+}
+
+/// Waits for something that happens unless the code is broken.
+async fn until(test: impl Fn() -> bool) {
+    while !test() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[track_caller]
+fn check(error: assent_oci::Error, reason: RefusalReason, retryable: bool) {
+    let failed = Failed::pulling(error);
+    assert_eq!(
+        (failed.refusal.reason, failed.retryable),
+        (reason, retryable)
+    );
+}
+
+#[test]
+fn missing_signature_is_distinguished_from_an_unreachable_registry() {
+    let url = || "registry://r.io/p:v1".to_owned();
+    let rejected = assent_oci::Error::SignatureRejected {
+        url: url(),
+        why: Rejected::Unsigned,
+        keys: String::new(),
+    };
+    check(rejected, RefusalReason::SignatureRejected, false);
+    let away = assent_oci::Error::Network {
+        url: url(),
+        why: String::new(),
+    };
+    check(away, RefusalReason::PullError, true);
+    let no_module = assent_oci::Error::NotWasm {
+        url: url(),
+        why: "",
+    };
+    check(no_module, RefusalReason::Invalid, false);
+}
+
+#[test]
+fn slow_or_crashed_vetting_is_tried_again() {
+    for (stage, retryable) in [
+        (Stage::Crashed, true),
+        (Stage::TimedOut, true),
+        (Stage::Compile, false),
+        (Stage::Settings, false),
+    ] {
+        let failed = Failed::vetted(Refused {
+            stage,
+            message: String::new(),
+        });
+        assert_eq!(failed.retryable, retryable, "{stage:?}");
+        assert_eq!(failed.refusal.reason, RefusalReason::Invalid);
+    }
+}

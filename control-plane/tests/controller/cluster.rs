@@ -1,0 +1,553 @@
+//! A cluster whose API server accepts everything at once.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use assent_api::parse;
+use assent_controller::{
+    Action, Backend, Change, Config, Controller, Kind, Now, Object, Outcome,
+    action::{RouteUpdate, Status, StatusTarget},
+    objects::{ObjectRef, RouteObject},
+};
+use assent_core::{Digest, PolicyKey, RevisionId};
+use assent_k8s::{
+    Cluster,
+    convert::{Converter, reference},
+    names, watch,
+    webhook::{Desired, WebhookDefaults},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    harness::mk_spec,
+    world::{Changes, World},
+};
+
+/// An object as the API server stores it.
+type DynamicObject = <Cluster as Backend>::Existing;
+
+/// The control plane's namespace.
+pub(crate) const NAMESPACE: &str = "assent-system";
+
+pub(crate) struct ClusterWorld {
+    pub(crate) backend: Cluster,
+    converter: Converter,
+    /// Objects as the API server stores them, by kind and `namespace/name`.
+    objects: BTreeMap<(Kind, String), Value>,
+    version: u64,
+    created: u64,
+}
+
+/// What performing an action led to, in the order in which a controller would see it.
+struct Performed {
+    outcomes: Vec<Outcome<Cluster>>,
+    changes: Changes<ClusterWorld>,
+}
+
+impl World for ClusterWorld {
+    type Backend = Cluster;
+
+    const STORES_STATUSES: bool = true;
+
+    fn with_replicas(replicas: &[&str]) -> Self {
+        let mut world = Self::empty();
+        world.store(Kind::Servers, mk_server("default"));
+        world.store(Kind::Sets, mk_set("default"));
+        for name in replicas {
+            world.store(Kind::Pods, mk_pod(name, true));
+        }
+        world
+    }
+
+    fn backend(&self) -> Cluster {
+        self.backend.clone()
+    }
+
+    fn config(&self) -> Config {
+        Config {
+            parse: parse::Options::default(),
+            kinds: watch::ALL.to_vec(),
+            drain: Some(Duration::ZERO),
+            grace: Duration::from_secs(60),
+        }
+    }
+
+    fn list(&mut self) -> Changes<Self> {
+        let listed = watch::ALL.iter().map(|kind| {
+            let own = self.objects.iter().filter(|((k, _), _)| k == kind);
+            let own = own.filter_map(|(_, value)| self.convert(*kind, value));
+            Change::Listed(*kind, own.collect())
+        });
+        listed.collect()
+    }
+
+    fn restart(self) -> Self {
+        self
+    }
+
+    fn put_policy(&mut self, name: &str, edit: &dyn Fn(&mut Value)) -> Changes<Self> {
+        let kind = Kind::ClusterPolicies;
+        let Some(mut object) = self.object(kind, name) else {
+            let mut object = self.mk_policy(name);
+            edit(&mut object["spec"]);
+            return self.apply(kind, object);
+        };
+        edit(&mut object["spec"]);
+        bump_generation(&mut object);
+        self.apply(kind, object)
+    }
+
+    fn delete_policy(&mut self, name: &str) -> Changes<Self> {
+        self.delete(Kind::ClusterPolicies, name)
+    }
+
+    fn put_server(&mut self, name: &str, edit: &dyn Fn(&mut Value)) -> Changes<Self> {
+        let kind = Kind::Servers;
+        let Some(mut object) = self.object(kind, name) else {
+            let mut object = mk_server(name);
+            edit(&mut object["spec"]);
+            return self.apply(kind, object);
+        };
+        let before = object["spec"].clone();
+        edit(&mut object["spec"]);
+        if object["spec"] != before {
+            bump_generation(&mut object);
+        }
+        self.apply(kind, object)
+    }
+
+    fn delete_server(&mut self, name: &str) -> Changes<Self> {
+        self.delete(Kind::Servers, name)
+    }
+
+    fn perform(&mut self, controller: &mut Controller<Cluster>, now: Now, action: Action<Cluster>) {
+        let Performed { outcomes, changes } = self.respond(action);
+        for outcome in outcomes {
+            controller.outcome(now, outcome);
+        }
+        for change in changes {
+            controller.change(now, change);
+        }
+    }
+
+    fn publish(&mut self, controller: &mut Controller<Cluster>, now: Now) -> Vec<Action<Cluster>> {
+        controller.publish(now)
+    }
+
+    fn spec(&self, policy: &str) -> Option<Value> {
+        Some(self.object(Kind::ClusterPolicies, policy)?["spec"].clone())
+    }
+
+    fn generation(&self, policy: &str) -> Option<i64> {
+        self.object(Kind::ClusterPolicies, policy)?["metadata"]["generation"].as_i64()
+    }
+
+    fn uid(&self, policy: &str) -> String {
+        let object = self.object(Kind::ClusterPolicies, policy);
+        let uid = object.map(|o| o["metadata"]["uid"].as_str().unwrap().to_owned());
+        uid.unwrap_or_default()
+    }
+
+    fn routed(&self, policy: &str) -> Option<i64> {
+        let kinds = [Kind::Validating, Kind::Mutating];
+        let mut paths = kinds
+            .into_iter()
+            .filter_map(|kind| self.webhook_path(kind, policy));
+        let path = paths.next()?;
+        assert!(paths.next().is_none(), "two webhooks name {policy}");
+        path.rsplit('/').next()?.split('-').next()?.parse().ok()
+    }
+
+    fn lose_route(&mut self, policy: &str) {
+        let name = webhook_name(policy);
+        self.objects.remove(&(Kind::Validating, name));
+    }
+
+    fn phases(&self, policy: &str) -> Vec<String> {
+        let own = self.objects.iter().filter(|((kind, _), object)| {
+            *kind == Kind::Revisions && object["spec"]["policyRef"]["name"] == policy
+        });
+        let mut phases: Vec<(i64, String)> = own
+            .map(|(_, object)| {
+                let phase = object.pointer("/status/phase").and_then(Value::as_str);
+                let generation = object["spec"]["generation"].as_i64().unwrap();
+                (
+                    generation,
+                    format!("{generation} {}", phase.unwrap_or("Candidate")),
+                )
+            })
+            .collect();
+        phases.sort();
+        phases.into_iter().map(|(_, phase)| phase).collect()
+    }
+}
+
+impl ClusterWorld {
+    /// What the API server makes of an action.
+    fn respond(&mut self, action: Action<Cluster>) -> Performed {
+        match action {
+            Action::StoreRevision(store) => {
+                let namespace = store.id.key.namespace().unwrap_or(NAMESPACE);
+                let name = names::revision(&store.id.key, store.policy.revision.short());
+                let value = json!({
+                    "metadata": {
+                        "name": name, "namespace": namespace, "uid": uid(&name), "generation": 1,
+                        "ownerReferences": [{
+                            "apiVersion": assent_api::API_VERSION,
+                            "kind": store.spec.policy_ref.kind,
+                            "name": store.spec.policy_ref.name,
+                            "uid": store.spec.policy_ref.uid,
+                            "controller": true,
+                        }],
+                    },
+                    "spec": store.spec,
+                });
+                let object = self.store(Kind::Revisions, value);
+                Performed::outcome(Outcome::Stored(store.id, store.policy, Box::new(object)))
+            }
+            Action::SetPhase(id, revision, phase) => {
+                let changes = self.set_phase(&id.key, &revision, &format!("{phase:?}"));
+                Performed {
+                    outcomes: Vec::new(),
+                    changes,
+                }
+            }
+            Action::RetireRevision { id, revision, keep } => {
+                let changes = match keep {
+                    true => self.set_phase(&id.key, &revision, "History"),
+                    false => self.gone(Kind::Revisions, &revision_path(&id.key, &revision)),
+                };
+                Performed {
+                    outcomes: vec![Outcome::Retired(id, revision)],
+                    changes,
+                }
+            }
+            Action::DeleteRevisions(id, revisions) => {
+                let gone = revisions.iter().flat_map(|(namespace, name)| {
+                    self.gone(Kind::Revisions, &format!("{namespace}/{name}"))
+                });
+                let changes = gone.collect();
+                Performed {
+                    outcomes: vec![Outcome::RevisionsDeleted(id, revisions)],
+                    changes,
+                }
+            }
+            Action::CheckReplicas { id, to, .. } => {
+                let pods = self.objects.iter().filter(|((k, _), _)| *k == Kind::Pods);
+                let pods = pods.filter_map(|(_, value)| self.convert(Kind::Pods, value));
+                let pods = pods.collect();
+                Performed::outcome(Outcome::ReplicasChecked(id, to, pods))
+            }
+            Action::Flip(id, to, update) => {
+                let changes = self.write_route(&update);
+                Performed::outcome(Outcome::Flipped(id, to, changes))
+            }
+            Action::RepairRoute(id, update) => {
+                let changes = self.write_route(&update);
+                Performed::outcome(Outcome::Repaired(id, changes))
+            }
+            Action::RemoveRoutes(id, routes) => {
+                let gone = self.remove_routes(&routes);
+                Performed::outcome(Outcome::RoutesRemoved(id, gone))
+            }
+            Action::RemoveServerRoutes(server, routes) => {
+                let gone = self.remove_routes(&routes);
+                Performed::outcome(Outcome::ServerRoutesRemoved(server, gone))
+            }
+            Action::RemoveOrphans(routes) => {
+                let gone = self.remove_routes(&routes);
+                Performed::outcome(Outcome::OrphansRemoved(gone))
+            }
+            Action::SetFinalizer(kind, meta, true) => {
+                let changes = self.edit(kind, &meta.name, |object| {
+                    object["metadata"]["finalizers"] = json!([names::FINALIZER]);
+                });
+                Performed {
+                    outcomes: Vec::new(),
+                    changes,
+                }
+            }
+            Action::SetFinalizer(kind, meta, false) => Performed {
+                outcomes: Vec::new(),
+                changes: self.gone(kind, &meta.name),
+            },
+            Action::DeleteServer(meta) => Performed {
+                outcomes: Vec::new(),
+                changes: self.gone(Kind::Servers, &meta.name),
+            },
+            Action::DeletePod(meta) => Performed {
+                outcomes: Vec::new(),
+                changes: self.gone(Kind::Pods, &format!("{NAMESPACE}/{}", meta.name)),
+            },
+            Action::ApplyServer(server, _) => {
+                Performed::outcome(Outcome::ServerApplied(server, Ok(())))
+            }
+            Action::RollBack { key, target, .. } => {
+                let mut object = self.object(Kind::ClusterPolicies, key.name()).unwrap();
+                object["metadata"]["annotations"] = Value::Null;
+                let result = target.map(|target| {
+                    object["spec"] = Value::Object(target.spec);
+                    object["spec"]["module"] = target.module_url.into();
+                    bump_generation(&mut object);
+                    target.generation
+                });
+                let object = self.store(Kind::ClusterPolicies, object);
+                let changes = vec![Change::Applied(object.clone())];
+                let result = result.map(|from| (from, Box::new(object)));
+                Performed {
+                    outcomes: vec![Outcome::RolledBack(key, result)],
+                    changes,
+                }
+            }
+            Action::WriteStatus(target, Some(update)) => {
+                let status = match &update.status {
+                    Status::Policy(status) => serde_json::to_value(status).unwrap(),
+                    Status::Server(status) => serde_json::to_value(status).unwrap(),
+                };
+                self.write_status(target, &status)
+            }
+            _ => Performed::nothing(),
+        }
+    }
+
+    pub(crate) fn empty() -> Self {
+        Self {
+            backend: Cluster {
+                defaults: WebhookDefaults {
+                    namespace: NAMESPACE.into(),
+                    namespace_uid: uid("namespace"),
+                    ca_bundle: b"a CA".to_vec(),
+                    excluded_namespaces: Vec::new(),
+                    service_accounts: Vec::new(),
+                },
+                base_url: None,
+                workload: None,
+            },
+            converter: Converter::new(NAMESPACE, parse::Options::default()),
+            objects: BTreeMap::new(),
+            version: 0,
+            created: 0,
+        }
+    }
+
+    /// A policy of generation 1 that carries the finalizer.
+    pub(crate) fn mk_policy(&mut self, name: &str) -> Value {
+        self.created += 1;
+        json!({
+            "metadata": {
+                "name": name, "uid": uid(&format!("{name} {}", self.created)), "generation": 1,
+                "finalizers": [names::FINALIZER],
+            },
+            "spec": mk_spec(),
+        })
+    }
+
+    /// Stores an object without telling anybody.
+    pub(crate) fn store(&mut self, kind: Kind, mut object: Value) -> Object<DynamicObject> {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let converted = self.convert(kind, &object).expect("it must be one of ours");
+        self.objects.insert((kind, path(&object)), object);
+        converted
+    }
+
+    /// Stores an object; the watch reports it.
+    pub(crate) fn apply(&mut self, kind: Kind, object: Value) -> Changes<Self> {
+        vec![Change::Applied(self.store(kind, object))]
+    }
+
+    pub(crate) fn edit(
+        &mut self,
+        kind: Kind,
+        path: &str,
+        edit: impl FnOnce(&mut Value),
+    ) -> Changes<Self> {
+        let Some(mut object) = self.object(kind, path) else {
+            return Vec::new();
+        };
+        edit(&mut object);
+        self.apply(kind, object)
+    }
+
+    pub(crate) fn object(&self, kind: Kind, path: &str) -> Option<Value> {
+        self.objects.get(&(kind, path.to_owned())).cloned()
+    }
+
+    pub(crate) fn names(&self, kind: Kind) -> Vec<&str> {
+        let own = self.objects.keys().filter(|(k, _)| *k == kind);
+        own.map(|(_, path)| path.as_str()).collect()
+    }
+
+    /// Somebody deletes an object: it goes when it has no finalizer.
+    pub(crate) fn delete(&mut self, kind: Kind, path: &str) -> Changes<Self> {
+        let object = self.object(kind, path).expect("it must be there");
+        let finalizers = object["metadata"]["finalizers"].as_array();
+        if finalizers.is_none_or(Vec::is_empty) {
+            return self.gone(kind, path);
+        }
+        self.edit(kind, path, |object| {
+            object["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z".into();
+        })
+    }
+
+    /// An object is gone, and the revisions that it owned are collected.
+    pub(crate) fn gone(&mut self, kind: Kind, path: &str) -> Changes<Self> {
+        let Some(object) = self.objects.remove(&(kind, path.to_owned())) else {
+            return Vec::new();
+        };
+        let uid = object["metadata"]["uid"].clone();
+        let owned = self.objects.iter().filter(|((kind, _), object)| {
+            *kind == Kind::Revisions && object["metadata"]["ownerReferences"][0]["uid"] == uid
+        });
+        let owned: Vec<String> = owned.map(|((_, path), _)| path.clone()).collect();
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        let mut changes = vec![Change::Deleted(reference(kind, &object))];
+        for path in owned {
+            changes.extend(self.gone(Kind::Revisions, &path));
+        }
+        changes
+    }
+
+    /// The path that a policy's webhook calls.
+    pub(crate) fn webhook_path(&self, kind: Kind, policy: &str) -> Option<String> {
+        let object = self.object(kind, &webhook_name(policy))?;
+        let path = object.pointer("/webhooks/0/clientConfig/service/path")?;
+        Some(path.as_str()?.to_owned())
+    }
+
+    pub(crate) fn write_route(&mut self, update: &RouteUpdate<Cluster>) -> Changes<Self> {
+        let (kind, mut value) = match &update.desired {
+            Desired::Validating(o) => (Kind::Validating, serde_json::to_value(o).unwrap()),
+            Desired::Mutating(o) => (Kind::Mutating, serde_json::to_value(o).unwrap()),
+        };
+        let name = value["metadata"]["name"].as_str().unwrap().to_owned();
+        value["metadata"]["uid"] = uid(&format!("{kind:?} {name}")).into();
+        let mut changes = self.apply(kind, value);
+        let others = update.existing.iter().filter(|route| route.kind != kind);
+        for other in others {
+            changes.extend(self.gone(other.kind, &other.meta.name));
+        }
+        changes
+    }
+
+    fn remove_routes(&mut self, routes: &[RouteObject<DynamicObject>]) -> Vec<ObjectRef> {
+        let gone = routes
+            .iter()
+            .flat_map(|route| self.gone(route.kind, &route.meta.name));
+        let gone: Vec<Change<DynamicObject>> = gone.collect();
+        let references = gone.into_iter().filter_map(|change| match change {
+            Change::Deleted(reference) => Some(reference),
+            _ => None,
+        });
+        references.collect()
+    }
+
+    fn set_phase(&mut self, key: &PolicyKey, revision: &RevisionId, phase: &str) -> Changes<Self> {
+        self.edit(Kind::Revisions, &revision_path(key, revision), |object| {
+            object["status"] = json!({ "phase": phase });
+        })
+    }
+
+    fn write_status(&mut self, target: StatusTarget, status: &Value) -> Performed {
+        let changes = self.edit(target.kind, &target.name, |object| {
+            object["status"] = status.clone();
+        });
+        let object = changes.into_iter().find_map(|change| match change {
+            Change::Applied(object) => Some(Box::new(object)),
+            _ => None,
+        });
+        Performed::outcome(Outcome::StatusWritten(target, object))
+    }
+
+    fn convert(&self, kind: Kind, value: &Value) -> Option<Object<DynamicObject>> {
+        let object = serde_json::from_value(value.clone()).unwrap();
+        self.converter.object(kind, object)
+    }
+}
+
+impl Performed {
+    fn nothing() -> Self {
+        Self {
+            outcomes: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+
+    fn outcome(outcome: Outcome<Cluster>) -> Self {
+        Self {
+            outcomes: vec![outcome],
+            changes: Vec::new(),
+        }
+    }
+}
+
+pub(crate) fn mk_server(name: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": name, "uid": uid(name), "generation": 1,
+            "finalizers": [names::FINALIZER],
+        },
+        "spec": {},
+    })
+}
+
+pub(crate) fn mk_set(server: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": names::server(server), "namespace": NAMESPACE, "uid": uid("set"),
+            "labels": { names::SERVER_LABEL: server },
+        },
+        "status": { "replicas": 2, "readyReplicas": 2 },
+    })
+}
+
+pub(crate) fn mk_pod(name: &str, ready: bool) -> Value {
+    json!({
+        "metadata": {
+            "name": name, "namespace": NAMESPACE, "uid": uid(name),
+            "labels": { names::SERVER_LABEL: "default" },
+            "ownerReferences": [{
+                "apiVersion": "apps/v1", "kind": "StatefulSet",
+                "name": names::server("default"), "uid": uid("set"), "controller": true,
+            }],
+        },
+        "spec": {
+            "containers": [{ "name": names::EVALUATOR_CONTAINER, "image": "example.com/e:v1" }],
+        },
+        "status": {
+            "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }],
+        },
+    })
+}
+
+/// Looks like a uid, and is the same for the same name.
+pub(crate) fn uid(name: &str) -> String {
+    let digest = Digest::of(name.as_bytes()).to_string();
+    let hex: String = digest
+        .chars()
+        .filter(char::is_ascii_hexdigit)
+        .rev()
+        .collect();
+    format!("{}-{}-4000-8000-{}", &hex[..8], &hex[8..12], &hex[12..24])
+}
+
+/// The name of a policy's webhook configuration.
+pub(crate) fn webhook_name(policy: &str) -> String {
+    names::webhook_configuration(&PolicyKey::cluster(policy))
+}
+
+fn revision_path(key: &PolicyKey, revision: &RevisionId) -> String {
+    let namespace = key.namespace().unwrap_or(NAMESPACE);
+    format!("{namespace}/{}", names::revision(key, revision.short()))
+}
+
+fn bump_generation(object: &mut Value) {
+    let generation = object["metadata"]["generation"].as_i64().unwrap();
+    object["metadata"]["generation"] = (generation + 1).into();
+}
+
+/// `namespace/name`, or the name alone.
+fn path(object: &Value) -> String {
+    let text = |field: &str| object["metadata"][field].as_str();
+    let name = text("name").unwrap();
+    text("namespace").map_or_else(|| name.to_owned(), |n| format!("{n}/{name}"))
+}

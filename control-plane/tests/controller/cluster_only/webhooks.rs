@@ -1,0 +1,194 @@
+//! Webhook configurations: written once, repaired, removed.
+
+use assent_controller::{Action, Kind, Outcome, action::FlipError};
+
+use super::Cluster;
+use crate::cluster::{uid, webhook_name};
+
+const REPLICAS: [&str; 2] = ["r-0", "r-1"];
+
+/// A policy `a` that is enforced by both replicas.
+fn enforced() -> Cluster {
+    Cluster::enforced(&REPLICAS, 1)
+}
+
+fn path(cluster: &Cluster) -> Option<String> {
+    cluster.world.webhook_path(Kind::Validating, "a")
+}
+
+#[test]
+fn webhook_path_names_policy_generation_and_uid() {
+    let cluster = enforced();
+    let uid = cluster.id("a").uid;
+    let expected = format!("/validate/cluster/a/1-{}", &uid[..8]);
+    assert_eq!(path(&cluster), Some(expected));
+}
+
+#[test]
+fn write_whose_response_was_lost_is_not_repeated() {
+    let mut cluster = Cluster::with_replicas(&["r-0"]);
+    cluster.put_policy("a", |_| {});
+    cluster.run();
+    cluster.acknowledge("r-0");
+    let check = cluster.only_action();
+    cluster.perform(check);
+    let Action::Flip(id, to, update) = cluster.only_action() else {
+        panic!("a flip must be asked for");
+    };
+    // The watch reports the webhook, then the request fails.
+    cluster.cluster(|world| world.write_route(&update));
+    assert!(cluster.run().is_empty());
+    let lost = FlipError::Other("connection reset".into());
+    let outcome = Outcome::FlipFailed(id, to, lost);
+    cluster.controller.outcome(cluster.now(), outcome);
+    assert_eq!(cluster.run(), ["a 1 is Active"]);
+}
+
+#[test]
+fn edited_or_removed_configuration_is_repaired() {
+    let mut cluster = enforced();
+    let right = path(&cluster);
+    let name = webhook_name("a");
+    cluster.edit(Kind::Validating, &name, |object| {
+        object["webhooks"][0]["clientConfig"]["service"]["path"] = "/elsewhere".into();
+    });
+    assert_eq!(cluster.run(), ["repair a"]);
+    assert_eq!(path(&cluster), right);
+    cluster.edit(Kind::Validating, &name, |object| {
+        object["webhooks"][0]["failurePolicy"] = "Ignore".into();
+    });
+    assert_eq!(cluster.run(), ["repair a"]);
+    cluster.gone(Kind::Validating, &name);
+    assert_eq!(cluster.run(), ["repair a"]);
+    assert_eq!(path(&cluster), right);
+}
+
+#[test]
+fn foreign_annotations_need_no_repair() {
+    let mut cluster = enforced();
+    cluster.edit(Kind::Validating, &webhook_name("a"), |object| {
+        object["metadata"]["annotations"]["example.com/note"] = "hello".into();
+    });
+    assert!(cluster.run().is_empty());
+}
+
+/// Somebody makes a's webhook name another policy.
+#[test]
+fn configuration_that_is_made_to_name_another_policy_is_repaired() {
+    let mut cluster = enforced();
+    let right = path(&cluster);
+    cluster.edit(Kind::Validating, &webhook_name("a"), |object| {
+        object["metadata"]["annotations"]["policies.assent.dev/policy"] = "cluster/b".into();
+    });
+    let done = cluster.run();
+    assert!(done.contains(&"repair a".to_owned()), "{done:?}");
+    assert_eq!(path(&cluster), right);
+}
+
+#[test]
+fn failed_repair_is_retried() {
+    let mut cluster = enforced();
+    cluster.gone(Kind::Validating, &webhook_name("a"));
+    let Action::RepairRoute(id, _) = cluster.only_action() else {
+        panic!("a repair must be asked for");
+    };
+    // It is asked for once while it is in flight.
+    cluster.controller.resync(cluster.now());
+    assert!(cluster.actions().is_empty());
+    let outcome = Outcome::Repaired(id, Vec::new());
+    cluster.controller.outcome(cluster.now(), outcome);
+    assert_eq!(cluster.run(), ["repair a"]);
+}
+
+#[test]
+fn new_ca_is_written_to_every_webhook() {
+    let mut cluster = enforced();
+    cluster.controller.check_all_routes(cluster.now());
+    assert!(cluster.run().is_empty());
+    cluster.controller.backend.defaults.ca_bundle = b"a CA and another".to_vec();
+    cluster.controller.check_all_routes(cluster.now());
+    assert_eq!(cluster.run(), ["repair a"]);
+}
+
+#[test]
+fn policy_that_begins_to_mutate_changes_the_kind_of_its_webhook() {
+    let mut cluster = enforced();
+    cluster.put_policy("a", |spec| spec["mutating"] = true.into());
+    cluster.run_with(&REPLICAS);
+    assert_eq!(path(&cluster), None);
+    let path = cluster.world.webhook_path(Kind::Mutating, "a").unwrap();
+    assert!(path.contains("/a/2-"), "{path}");
+}
+
+#[test]
+fn newer_of_two_kinds_of_webhook_is_active() {
+    let mut cluster = enforced();
+    let name = webhook_name("a");
+    let old = cluster.world.object(Kind::Validating, &name).unwrap();
+    cluster.put_policy("a", |spec| spec["mutating"] = true.into());
+    cluster.run_with(&REPLICAS);
+    // The process was killed before the old one was removed.
+    cluster.world.store(Kind::Validating, old);
+    let mut next = cluster.restart(true, &REPLICAS);
+    let id = next.id("a");
+    let rollout = next.controller.plane().rollout_of(&id).unwrap();
+    assert_eq!(rollout.active().map(|p| p.generation), Some(2));
+    assert_eq!(next.run(), ["repair a"]);
+    assert_eq!(next.world.names(Kind::Validating), Vec::<&str>::new());
+    assert_eq!(next.world.names(Kind::Mutating), [name]);
+}
+
+#[test]
+fn configuration_of_a_missing_policy_is_removed() {
+    let mut cluster = enforced();
+    let mut orphan = cluster
+        .world
+        .object(Kind::Validating, &webhook_name("a"))
+        .unwrap();
+    orphan["metadata"]["name"] = webhook_name("b").into();
+    orphan["metadata"]["uid"] = uid("b's webhook").into();
+    let annotations = &mut orphan["metadata"]["annotations"];
+    annotations["policies.assent.dev/policy"] = "cluster/b".into();
+    annotations["policies.assent.dev/policy-uid"] = uid("b").into();
+    cluster.apply(Kind::Validating, orphan.clone());
+    assert_eq!(cluster.run(), ["remove orphans: b"]);
+    assert_eq!(cluster.world.names(Kind::Validating), [webhook_name("a")]);
+    // One that the next process finds is removed as well.
+    cluster.world.store(Kind::Validating, orphan);
+    let mut next = cluster.restart(true, &REPLICAS);
+    assert_eq!(next.run(), ["remove orphans: b"]);
+}
+
+/// A policy `a` whose removed webhook is being restored.
+fn repairing() -> (Cluster, Action<assent_k8s::Cluster>) {
+    let mut cluster = enforced();
+    cluster.gone(Kind::Validating, &webhook_name("a"));
+    let repair = cluster.only_action();
+    assert!(matches!(repair, Action::RepairRoute(..)));
+    (cluster, repair)
+}
+
+/// The removal that the deletion asks for knows of no webhook.
+#[test]
+fn deletion_during_a_repair_leaves_no_webhook() {
+    let (mut cluster, repair) = repairing();
+    cluster.delete_policy("a");
+    let remove = cluster.only_action();
+    assert!(matches!(&remove, Action::RemoveRoutes(_, routes) if routes.is_empty()));
+    cluster.perform(remove);
+    cluster.perform(repair);
+    let done = cluster.run_with(&REPLICAS);
+    assert!(done.contains(&"remove orphans: a".to_owned()), "{done:?}");
+    assert!(cluster.world.names(Kind::Validating).is_empty());
+}
+
+#[test]
+fn repair_that_ends_after_the_policy_is_gone_leaves_no_webhook() {
+    let (mut cluster, repair) = repairing();
+    cluster.delete_policy("a");
+    let done = cluster.run_with(&REPLICAS);
+    assert_eq!(done.last().unwrap(), "remove finalizer of a");
+    cluster.perform(repair);
+    assert_eq!(cluster.run(), ["remove orphans: a"]);
+    assert!(cluster.world.names(Kind::Validating).is_empty());
+}

@@ -1,0 +1,9 @@
+//! Tests that hold in a cluster and in standalone mode.
+
+mod deletion;
+mod flips;
+mod policies;
+mod restart;
+mod rollback;
+mod servers;
+mod statuses;

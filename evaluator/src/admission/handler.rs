@@ -1,0 +1,199 @@
+//! From an HTTP request to its response: find the route, read the review, evaluate, answer.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Body as _, Incoming as Body};
+
+use super::{
+    response,
+    review::{Endpoint, Error, Incoming, check_content_type},
+};
+use crate::{
+    active::{ActiveSet, Lookup},
+    evaluation::{self, Decision, Evaluation, Executor, Job, MemoryPermit, Query},
+    metrics::{CodeLabels, Metrics},
+    readiness::Readiness,
+};
+
+/// Answers review requests.
+pub(crate) struct Handler {
+    pub(crate) active: Arc<ActiveSet>,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) readiness: Arc<Readiness>,
+    pub(crate) metrics: Metrics,
+}
+
+type HttpResponse = Response<Full<Bytes>>;
+
+/// An UPDATE carries two objects of at most 3 MiB each.
+const MAX_BODY: usize = 7 << 20;
+
+/// The body comes from the same cluster; the API server gives up after 10 s by default.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long an API server waits unless the request says otherwise, and the most that a webhook may ask for.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_TIMEOUT: Duration = Duration::from_secs(30);
+
+// === impl Handler ===
+
+impl Handler {
+    pub(crate) async fn handle(&self, request: Request<Body>) -> HttpResponse {
+        let http1 = request.version() < Version::HTTP_2;
+        let mut response = match self.respond(request).await {
+            Ok(response) => response,
+            Err(error) => response::error(error.status(), &error.to_string()),
+        };
+        if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+            let post = HeaderValue::from_static("POST");
+            response.headers_mut().insert(header::ALLOW, post);
+        }
+        if http1 && self.readiness.is_draining() {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
+        let code = response.status().as_u16();
+        self.metrics
+            .requests
+            .get_or_create(&CodeLabels { code })
+            .inc();
+        response
+    }
+
+    async fn respond(&self, request: Request<Body>) -> Result<HttpResponse, Error> {
+        let arrived = Instant::now();
+        let path = request.uri().path().to_owned();
+        let (endpoint, path) = Endpoint::split(&path).ok_or(Error::Endpoint)?;
+        if request.method() != Method::POST {
+            return Err(Error::Method(request.method().clone()));
+        }
+        check_content_type(request.headers())?;
+        let route = match self.active.load().find(path, &self.metrics) {
+            Lookup::Route(route) => route,
+            Lookup::NotLoaded(why) => {
+                return Ok(response::error(StatusCode::SERVICE_UNAVAILABLE, &why));
+            }
+            Lookup::Unknown => {
+                let why = format!("no policy answers {path:?}");
+                return Ok(response::error(StatusCode::NOT_FOUND, &why));
+            }
+        };
+        let start_by = arrived + route.patience(timeout(request.uri().query()));
+        let multiplexed = request.version() >= Version::HTTP_2;
+        let _permit = match self.executor.admit() {
+            Ok(permit) => permit,
+            Err(overloaded) => return Ok(unavailable(&overloaded)),
+        };
+        let (body, memory) = match self.read(request).await? {
+            Ok(read) => read,
+            Err(overloaded) => return Ok(unavailable(&overloaded)),
+        };
+        let job = Job {
+            route,
+            start_by,
+            size: body.len(),
+            memory,
+            multiplexed,
+        };
+        let review = move |evaluation: &Evaluation| review(evaluation, endpoint, &body);
+        match self.executor.run(job, review).await {
+            Ok(result) => result,
+            Err(evaluation::Error::Overloaded(overloaded)) => Ok(unavailable(&overloaded)),
+            Err(error @ evaluation::Error::NoAnswer) => Ok(response::error(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                &error.to_string(),
+            )),
+        }
+    }
+
+    /// Reads the body into memory that is reserved for it.
+    async fn read(
+        &self,
+        request: Request<Body>,
+    ) -> Result<Result<(Bytes, MemoryPermit), evaluation::Overloaded>, Error> {
+        let body = request.into_body();
+        let upper = body.size_hint().upper().unwrap_or(MAX_BODY as u64);
+        if upper > MAX_BODY as u64 {
+            return Err(Error::TooLarge(MAX_BODY));
+        }
+        let memory = match self.executor.reserve(upper) {
+            Ok(memory) => memory,
+            Err(overloaded) => return Ok(Err(overloaded)),
+        };
+        let collect = Limited::new(body, MAX_BODY).collect();
+        let collected = tokio::time::timeout(BODY_TIMEOUT, collect).await;
+        match collected.map_err(|_| Error::Slow)? {
+            Ok(body) => Ok(Ok((body.to_bytes(), memory))),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+                Err(Error::TooLarge(MAX_BODY))
+            }
+            Err(error) => Err(Error::Body(error.to_string())),
+        }
+    }
+}
+
+/// Parses, evaluates and answers a review, on the thread that evaluates.
+fn review(evaluation: &Evaluation, endpoint: Endpoint, body: &[u8]) -> Result<HttpResponse, Error> {
+    let incoming = Incoming::parse(endpoint, body)?;
+    let query = Query {
+        review: incoming.review,
+        monitor: endpoint != Endpoint::Audit,
+        join: join_patches,
+    };
+    let Decision {
+        mut verdict,
+        policy,
+        ..
+    } = evaluation.decide(&query);
+    response::name_revision(&mut verdict, policy.policy.revision.as_str());
+    Ok(response::verdict(endpoint, &incoming.uid, &verdict))
+}
+
+/// Both patches were made against the object as it was sent: applying one after the other could undo a change, or
+/// make one at the wrong place.
+fn join_patches(_: &[u8], _: &[u8]) -> Option<Vec<u8>> {
+    None
+}
+
+fn unavailable(overloaded: &evaluation::Overloaded) -> HttpResponse {
+    response::error(StatusCode::SERVICE_UNAVAILABLE, &overloaded.to_string())
+}
+
+/// How long the client waits for the response. The API server says so in the parameter `timeout`.
+fn timeout(query: Option<&str>) -> Duration {
+    let mut parameters = query.unwrap_or_default().split('&');
+    let given = parameters.find_map(|one| parse_duration(one.strip_prefix("timeout=")?));
+    given.unwrap_or(DEFAULT_TIMEOUT)
+}
+
+/// Minutes and seconds as Go writes a duration: `10s`, `1m30s`, `1.5s`.
+fn parse_duration(text: &str) -> Option<Duration> {
+    let (minutes, rest) = text.split_once('m').unwrap_or(("0", text));
+    let minutes: f64 = minutes.parse().ok()?;
+    let seconds: f64 = rest.strip_suffix('s')?.parse().ok()?;
+    let duration = Duration::try_from_secs_f64(minutes * 60.0 + seconds).ok()?;
+    (!duration.is_zero()).then_some(duration.min(MAX_TIMEOUT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_parsed_as_go_writes_them() {
+        let check =
+            |text, millis| assert_eq!(parse_duration(text), Some(Duration::from_millis(millis)));
+        check("10s", 10_000);
+        check("1.5s", 1_500);
+        check("1m0s", 30_000);
+        for bad in ["", "10", "0s", "-1s", "s", "NaNs", "1h0m0s"] {
+            assert_eq!(parse_duration(bad), None, "{bad}");
+        }
+    }
+}
