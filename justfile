@@ -18,7 +18,11 @@ freshen:
 
 # every check and test, in the order of their cost
 ci:
-    @scripts/stages tools fmt-check deny chart-check policies-check clippy doc test test-cluster
+    @scripts/stages space tools fmt-check deny chart-check policies-check clippy doc test test-cluster
+
+# free disk space for a complete run, if little is left
+space:
+    @scripts/space
 
 # install the tools that the other recipes use
 tools:
