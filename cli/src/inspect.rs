@@ -12,6 +12,7 @@ use crate::{
     module::{Loaded, ModuleArgs},
     out::{self, OutputArgs, clean, clean_lines},
     progress::{self, Progress},
+    run::default_capabilities,
     up,
 };
 
@@ -174,6 +175,7 @@ impl Findings {
 fn request(loaded: &Loaded) -> VetRequest {
     let Some(policy) = &loaded.policy else {
         return VetRequest {
+            granted_capabilities: default_capabilities(loaded),
             artefact: false,
             ..VetRequest::new("{}")
         };
@@ -181,6 +183,7 @@ fn request(loaded: &Loaded) -> VetRequest {
     VetRequest {
         entrypoint: policy.entrypoint.clone(),
         mutating: policy.mutating,
+        granted_capabilities: default_capabilities(loaded),
         artefact: false,
         ..VetRequest::new(String::from_utf8_lossy(&policy.settings))
     }
@@ -203,8 +206,8 @@ fn describe(metadata: &Metadata, line: &mut impl FnMut(&str, &str)) {
         PolicyType::Raw => "any JSON document (raw)",
     };
     line("evaluates", kind);
-    if !metadata.host_capabilities.is_empty() {
-        line("host calls", &metadata.host_capabilities.join(", "));
+    if let Some(calls) = &metadata.host_capabilities {
+        line("host calls", &listed(calls));
     }
     let kinds = metadata.context_aware_resources.iter();
     let kinds: Vec<_> = kinds

@@ -8,10 +8,11 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use assent_api::server::DEFAULT_HOST_CAPABILITIES;
 use assent_core::Mode;
 use assent_wasm::{
-    AdmissionResponse, Engine, EngineConfig, HostServices, Module, Policy, PolicySpec, PolicyType,
-    Verdict,
+    AdmissionResponse, Engine, EngineConfig, HostServices, Inspection, Module, Policy, PolicySpec,
+    PolicyType, Verdict, capability,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -60,6 +61,11 @@ pub(crate) struct Args {
     #[arg(long)]
     raw: bool,
 
+    /// Host calls that a PolicyServer would grant: *, oci/* or oci/v1/verify; repeat for more. The module's own list
+    /// narrows them [default: crypto/*, kubernetes/* and oci/*, or none for an AdmissionPolicy]
+    #[arg(long = "host-capability", value_name = "CALL")]
+    host_capabilities: Option<Vec<String>>,
+
     #[command(flatten)]
     output: OutputArgs,
 
@@ -73,7 +79,8 @@ Examples:
   assent run manifest.yaml --request review.json
   kubectl … | assent run registry://ghcr.io/org/policy:v1 --request - -o json
 
-Exit codes: 0 = allowed, 1 = denied, 2 = not evaluated (including rejected settings).";
+Exit codes: 0 = allowed, 1 = denied, 2 = not evaluated (including rejected settings, and policies that
+read other objects of a cluster).";
 
 /// The limit of an evaluator: an UPDATE carries two objects of at most 3 MiB each.
 const MAX_REQUEST: u64 = 7 << 20;
@@ -92,6 +99,7 @@ impl Args {
             mutating,
             entrypoint,
             raw,
+            host_capabilities,
             output,
             modules,
         } = self;
@@ -100,7 +108,8 @@ impl Args {
         let loaded = block_on(modules.load(&policy))?;
         let engine = Engine::new(EngineConfig::small())?;
         let module = compile(&engine, &loaded)?;
-        let mut spec = spec(&loaded, &module)?;
+        expect_no_context(&loaded, module.inspection())?;
+        let mut spec = spec(&loaded, &module, host_capabilities)?;
         spec.raw |= raw;
         if let Some(settings) = settings {
             spec.settings_json = settings.into();
@@ -144,7 +153,11 @@ fn compile(engine: &Engine, loaded: &Loaded) -> anyhow::Result<Module> {
 }
 
 /// Takes the policy from the manifest, or from the module if there is none.
-fn spec(loaded: &Loaded, module: &Module) -> anyhow::Result<PolicySpec> {
+fn spec(
+    loaded: &Loaded,
+    module: &Module,
+    granted: Option<Vec<String>>,
+) -> anyhow::Result<PolicySpec> {
     let inspection = module.inspection();
     let Some(abi) = inspection.abi else {
         bail!(
@@ -153,9 +166,10 @@ fn spec(loaded: &Loaded, module: &Module) -> anyhow::Result<PolicySpec> {
         );
     };
     let metadata = inspection.metadata.as_ref();
+    let granted = granted.unwrap_or_else(|| default_capabilities(loaded));
     let mut spec = PolicySpec {
         mutating: metadata.is_some_and(|metadata| metadata.mutating),
-        host_capabilities: inspection.host_capabilities().to_vec(),
+        host_capabilities: capability::effective(&granted, inspection.host_capabilities()),
         raw: metadata.is_some_and(|metadata| metadata.policy_type == PolicyType::Raw),
         name: loaded.name(),
         ..PolicySpec::new(abi)
@@ -163,10 +177,6 @@ fn spec(loaded: &Loaded, module: &Module) -> anyhow::Result<PolicySpec> {
     let Some(policy) = &loaded.policy else {
         return Ok(spec);
     };
-    if policy.key.namespace().is_some() {
-        // The default of a PolicyServer for namespaced policies.
-        spec.host_capabilities.clear();
-    }
     if let Some(seconds) = policy.timeout_eval_seconds {
         spec.limits.timeout = std::time::Duration::from_secs(seconds.into());
     }
@@ -177,6 +187,35 @@ fn spec(loaded: &Loaded, module: &Module) -> anyhow::Result<PolicySpec> {
         message: policy.message.clone(),
         ..spec
     })
+}
+
+/// What a PolicyServer grants that does not say.
+pub(crate) fn default_capabilities(loaded: &Loaded) -> Vec<String> {
+    let policy = loaded.policy.as_ref();
+    match policy.and_then(|policy| policy.key.namespace()) {
+        Some(_) => Vec::new(),
+        None => DEFAULT_HOST_CAPABILITIES.map(str::to_owned).into(),
+    }
+}
+
+/// Refuses a policy that must see other objects: without them it might allow what it denies in a cluster.
+fn expect_no_context(loaded: &Loaded, inspection: &Inspection) -> anyhow::Result<()> {
+    let declared = loaded.policy.as_ref().map(|p| &p.context_resources);
+    let declared = declared.filter(|kinds| !kinds.is_empty()).map(|kinds| {
+        let kinds: Vec<_> = kinds
+            .iter()
+            .map(|one| format!("{} ({})", one.kind, one.api_version))
+            .collect();
+        format!("spec.contextAwareResources names {}", kinds.join(", "))
+    });
+    match declared.or_else(|| inspection.required_context()) {
+        None => Ok(()),
+        Some(why) => bail!(
+            "{} was not evaluated: {why}, and there are no Kubernetes objects here; without them the policy might \
+             allow what it denies in a cluster",
+            loaded.name()
+        ),
+    }
 }
 
 /// Validates the settings first, as evaluators do.

@@ -208,7 +208,7 @@ impl Runner {
             entrypoint: job.entrypoint,
             mutating: job.mutating,
             limits: job.limits,
-            allowed_capabilities: job.allowed_capabilities,
+            granted_capabilities: job.granted_capabilities,
         };
         self.vetting.start(job, sources, cancelled);
     }

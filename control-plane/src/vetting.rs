@@ -29,6 +29,7 @@ use assent_modules::{
     vet::{Compiled, Facts, Refused, Stage, VetLimits, VetReport, VetRequest, Vetter},
 };
 use assent_oci::{AddressPolicy, Files, ModuleUrl, Puller, Sources};
+use assent_wasm::capability;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -82,8 +83,8 @@ pub(crate) struct Job {
     pub(crate) mutating: bool,
     /// Resolved limits.
     pub(crate) limits: Limits,
-    /// The host calls that are allowed; none allows all.
-    pub(crate) allowed_capabilities: Option<Vec<String>>,
+    /// The host calls that the policy's server grants.
+    pub(crate) granted_capabilities: Vec<String>,
 }
 
 /// The sources that a PolicyServer declares.
@@ -184,13 +185,16 @@ impl Vetting {
             .module_compile
             .observe(start.elapsed().as_secs_f64());
         drop(turn);
-        let metadata = facts.metadata.as_ref();
-        let wanted = metadata.map(|m| m.host_capabilities.clone());
+        if let Some(why) = facts.required_context {
+            return Err(Failed::no_context(&why));
+        }
+        let listed = facts.metadata.and_then(|m| m.host_capabilities);
+        let granted = &job.granted_capabilities;
         Ok(Module {
             digest,
             size,
             abi: facts.abi,
-            host_capabilities: allowed(wanted.unwrap_or_default(), job),
+            host_capabilities: capability::effective(granted, listed.as_deref()),
             url,
         })
     }
@@ -339,6 +343,14 @@ impl Failed {
         }
     }
 
+    /// A module that would evaluate requests without the objects that it must see.
+    fn no_context(why: &str) -> Self {
+        Self {
+            refusal: assent_controller::context_unavailable("spec.module", why),
+            retryable: false,
+        }
+    }
+
     fn pull(message: String) -> Self {
         Self {
             refusal: refusal(RefusalReason::PullError, message),
@@ -421,19 +433,13 @@ fn request(job: &Job) -> VetRequest {
     VetRequest {
         entrypoint: job.entrypoint.clone(),
         mutating: job.mutating,
+        granted_capabilities: job.granted_capabilities.clone(),
         limits: VetLimits {
             timeout_ms: job.limits.timeout_ms.into(),
             memory_bytes: job.limits.memory_bytes,
         },
         ..VetRequest::new(settings)
     }
-}
-
-fn allowed(mut wanted: Vec<String>, job: &Job) -> Vec<String> {
-    if let Some(allowed) = &job.allowed_capabilities {
-        wanted.retain(|w| allowed.iter().any(|a| a == w || a == "*"));
-    }
-    wanted
 }
 
 fn refusal(reason: RefusalReason, message: String) -> Refusal {

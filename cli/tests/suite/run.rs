@@ -297,3 +297,40 @@ fn usage_errors_are_exit_code_2() {
         format!("assent {}\n", env!("CARGO_PKG_VERSION"))
     );
 }
+
+#[test]
+fn policy_that_reads_other_objects_is_not_evaluated() {
+    let context = "  contextAwareResources: [{apiVersion: v1, kind: Namespace}]\n";
+    let files = Files::new(&[
+        ("pod.json", request(PRIVILEGED).to_string().as_bytes()),
+        ("context.yaml", manifest(context).as_bytes()),
+        ("plain.yaml", manifest("").as_bytes()),
+        ("inventory.wasm", &gatekeeper("inventory")),
+        ("msg.wasm", &gatekeeper("other")),
+    ]);
+    let run = |name: &str| assent(&["run", &files.path(name), "-r", &files.path("pod.json")]);
+    run("context.yaml")
+        .expect(2)
+        .says("spec.contextAwareResources names Namespace (v1)");
+    run("plain.yaml").expect(1);
+    run("inventory.wasm")
+        .expect(2)
+        .says("the module reads data.inventory");
+    // It is no policy, for other reasons.
+    let other = run("msg.wasm");
+    assert!(!other.err.contains("inventory"), "{other:?}");
+}
+
+/// A Gatekeeper module with one constant; nothing of it can be called.
+fn gatekeeper(constant: &str) -> Vec<u8> {
+    let functions = ["opa_json_parse", "opa_malloc", "opa_eval_ctx_new"];
+    let functions: String = functions
+        .map(|name| format!(r#"(func (export "{name}"))"#))
+        .concat();
+    let metadata = r#"{\"executionMode\":\"gatekeeper\"}"#;
+    wat::parse_str(format!(
+        r#"(module (@custom "io.kubewarden.metadata" "{metadata}") (import "env" "memory" (memory 2)) {functions}
+           (data (i32.const 8) "{constant}\00"))"#
+    ))
+    .unwrap()
+}

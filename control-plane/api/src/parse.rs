@@ -85,8 +85,8 @@ pub struct Parsed {
     pub entrypoint: String,
     /// Kubernetes kinds that the policy may read; cluster policies only.
     pub context_resources: Vec<ContextResource>,
-    /// Whether audits of existing objects ask the policy.
-    pub background_audit: bool,
+    /// What the policy says about audits of existing objects; has no effect.
+    pub background_audit: Option<bool>,
     /// After this time without success a candidate is stalled.
     pub progress_deadline_seconds: u32,
     /// Retired revisions that are kept.
@@ -184,6 +184,19 @@ impl Parsed {
             message: self.message.clone(),
             entrypoint: self.entrypoint.clone(),
         }
+    }
+
+    /// What the policy says and Assent does not do.
+    pub fn warnings(&self) -> Vec<String> {
+        let audit = self.background_audit.map(|_| {
+            "spec.backgroundAudit: has no effect, because existing objects are not audited; remove it"
+                .to_owned()
+        });
+        let context = (!self.context_resources.is_empty()).then(|| {
+            "spec.contextAwareResources: Kubernetes objects are not replicated to evaluators; the policy will not be accepted"
+                .to_owned()
+        });
+        audit.into_iter().chain(context).collect()
     }
 
     /// The kind of the object.

@@ -153,9 +153,9 @@ pub struct AdmissionPolicySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub entrypoint: Option<String>,
-    /// Whether audits of existing objects ask the policy.
-    #[serde(default = "yes")]
-    pub background_audit: bool,
+    /// Whether audits of existing objects ask the policy. There are no such audits: the field has no effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub background_audit: Option<bool>,
     /// How a new revision is brought out.
     #[serde(default)]
     pub rollout: Rollout,
@@ -318,10 +318,6 @@ fn default_history() -> i32 {
 
 fn default_deadline() -> i32 {
     DEFAULT_PROGRESS_DEADLINE_SECONDS
-}
-
-fn yes() -> bool {
-    true
 }
 
 // === impl Rollout ===

@@ -21,6 +21,10 @@ use serde_json::{Value, json};
 
 use crate::policy::condition_list;
 
+/// Host calls that modules of cluster policies may make if the PolicyServer does not say. Nothing among them tells the
+/// outside what a policy sees, which a name that is looked up does.
+pub const DEFAULT_HOST_CAPABILITIES: [&str; 3] = ["crypto/*", "kubernetes/*", "oci/*"];
+
 /// What a group of evaluators is made of.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -114,7 +118,13 @@ pub struct PolicyServerSpec {
     /// Limits of one evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<EvaluationLimits>,
-    /// Host calls that namespaced policies may use; none if absent.
+    /// Host calls that modules of cluster policies may make: `*`, `oci/*` or `oci/v1/verify`. The list in a module's
+    /// metadata, if it has one, narrows this. `net/*` must be named.
+    #[serde(default = "default_host_capabilities")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
+    pub host_capabilities: Vec<String>,
+    /// Host calls that modules of namespaced policies may make; none if absent. A wildcard does not include
+    /// `kubernetes/can_i`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaced_policies_capabilities: Vec<String>,
     /// Pods of others that may have an evaluator beside them.
@@ -277,6 +287,10 @@ pub struct EvaluatorRow {
 
 fn one() -> i32 {
     1
+}
+
+fn default_host_capabilities() -> Vec<String> {
+    DEFAULT_HOST_CAPABILITIES.map(str::to_owned).into()
 }
 
 fn one_budget() -> Value {

@@ -173,8 +173,8 @@ pub struct VetJob {
     pub mutating: bool,
     /// Resolved limits of one evaluation.
     pub limits: Limits,
-    /// Host capabilities that the policy is restricted to; `None` for no restriction.
-    pub allowed_capabilities: Option<Vec<String>>,
+    /// Host calls that the policy's server grants; the module's own list narrows them.
+    pub granted_capabilities: Vec<String>,
     /// Public keys (PEM), one of which must have signed the module; empty for no signature.
     pub verification: Vec<String>,
     /// The policy's server, which declares sources; `None` for the built-in default server.

@@ -10,6 +10,7 @@
 
 pub mod action;
 mod backend;
+mod context;
 mod controller;
 pub mod jobs;
 pub mod objects;
@@ -19,6 +20,7 @@ pub mod view;
 
 pub use action::{Action, Failure, Outcome, VetJob};
 pub use backend::{Backend, RouteSpec};
+pub use context::context_unavailable;
 pub use controller::{Config, Controller};
 pub use objects::{Change, Kind, Meta, Object, Objects};
 pub use view::Now;

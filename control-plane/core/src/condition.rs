@@ -57,6 +57,7 @@ pub enum Reason {
     Behind,
     CompileFailed,
     Conflicted,
+    ContextUnavailable,
     Current,
     Disconnected,
     Enforced,
@@ -219,6 +220,7 @@ impl Reason {
             Reason::Behind => "Behind",
             Reason::CompileFailed => "CompileFailed",
             Reason::Conflicted => "Conflicted",
+            Reason::ContextUnavailable => "ContextUnavailable",
             Reason::Current => "Current",
             Reason::Disconnected => "Disconnected",
             Reason::Enforced => "Enforced",
@@ -267,6 +269,7 @@ impl From<RefusalReason> for Reason {
             RefusalReason::SignatureRejected => Reason::SignatureRejected,
             RefusalReason::TargetNotFound => Reason::TargetNotFound,
             RefusalReason::Conflicted => Reason::Conflicted,
+            RefusalReason::ContextUnavailable => Reason::ContextUnavailable,
         }
     }
 }

@@ -89,6 +89,7 @@ pub enum RefusalReason {
     SignatureRejected,
     TargetNotFound,
     Conflicted,
+    ContextUnavailable,
 }
 
 /// What happens to a policy.

@@ -17,7 +17,7 @@ use assent_api::{
 use assent_controller::{Action, Change, Controller, Now};
 use assent_core::{PolicyKey, policy::DEFAULT_SERVER};
 use jiff::Timestamp;
-use tracing::error;
+use tracing::{error, warn};
 use uuid::Uuid;
 
 use crate::{
@@ -216,6 +216,9 @@ impl LocalApi {
         if let Some(entry) = entry
             && let Manifest::Policy(parsed) = &entry.manifest
         {
+            for warning in parsed.warnings() {
+                warn!(policy = %key, "{warning}");
+            }
             self.store
                 .observe(&entry.file, parsed, entry.module.as_ref(), now);
         }

@@ -157,7 +157,10 @@ fn vetter(dir: &Path) -> Vetter {
 
 /// What a child says about a module that it accepts.
 fn report() -> Vec<u8> {
-    let facts = r#"{"abi":"wapc","metadata":null,"size":9,"engine":"test"}"#;
+    report_with(r#"{"abi":"wapc","metadata":null,"size":9,"engine":"test"}"#)
+}
+
+fn report_with(facts: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (tag, content) in [(b'F', facts), (b'A', "code"), (b'R', r#"{"Ok":null}"#)] {
         bytes.push(tag);
@@ -183,7 +186,7 @@ fn mk_job(namespace: &str, name: &str, url: String) -> Job {
         entrypoint: String::new(),
         mutating: false,
         limits: Limits::default(),
-        allowed_capabilities: None,
+        granted_capabilities: Vec::new(),
     }
 }
 
@@ -205,6 +208,56 @@ async fn module_of_many_policies_is_pulled_and_compiled_once() {
     assert_eq!(registry.manifests.load(Ordering::SeqCst), 2);
     assert_eq!(registry.blobs.load(Ordering::SeqCst), 1);
     assert_eq!(harness.children(), (1, 20));
+}
+
+/// Vets one module whose child reports this metadata.
+async fn vet_with(metadata: &str, granted: &[&str]) -> Result<Module, Failed> {
+    let mut harness = Harness::start(Registry::default()).await;
+    let facts = format!(r#"{{"abi":"wapc","metadata":{metadata},"size":9,"engine":"test"}}"#);
+    std::fs::write(harness.dir.path().join("report"), report_with(&facts)).unwrap();
+    let stored = harness.vetting.store().put(module(1, 100).into()).await;
+    harness.start_job(Job {
+        pinned: Some(stored.unwrap()),
+        granted_capabilities: granted.iter().map(|one| (*one).to_owned()).collect(),
+        ..mk_job("ns", "p", "registry://r.io/p:v1".to_owned())
+    });
+    let result = harness.outcomes.recv().await.unwrap().result;
+    let orders = std::fs::read_dir(harness.dir.path().join("orders")).unwrap();
+    for order in orders {
+        let order = std::fs::read(order.unwrap().path()).unwrap();
+        let granted = serde_json::to_string(granted).unwrap();
+        let order = String::from_utf8_lossy(&order);
+        assert!(order.contains(&granted), "{granted} in {order}");
+    }
+    result
+}
+
+#[tokio::test]
+async fn module_gets_what_the_server_grants_and_its_list_allows() {
+    for (metadata, granted, expected) in [
+        ("null", &["oci/*", "net/*"][..], &["net/*", "oci/*"][..]),
+        ("{}", &["oci/*"], &["oci/*"]),
+        (
+            r#"{"hostCapabilities":["net/*","oci/v1/verify"]}"#,
+            &["oci/*"],
+            &["oci/v1/verify"],
+        ),
+        (r#"{"hostCapabilities":["*"]}"#, &[], &[]),
+    ] {
+        let module = vet_with(metadata, granted).await.unwrap();
+        assert_eq!(module.host_capabilities, expected, "{metadata}");
+    }
+}
+
+#[tokio::test]
+async fn module_that_needs_other_objects_is_refused() {
+    let metadata = r#"null,"required_context":"the module reads data.inventory""#;
+    let failed = vet_with(metadata, &[]).await.unwrap_err();
+    assert_eq!(failed.refusal.reason, RefusalReason::ContextUnavailable);
+    let message = &failed.refusal.message;
+    let start = "spec.module: the module reads data.inventory, but";
+    assert!(message.starts_with(start), "{message}");
+    assert!(!failed.retryable);
 }
 
 #[tokio::test]

@@ -133,7 +133,6 @@ async fn defaults_are_filled_in() {
             ("matchPolicy", json!("Equivalent")),
             ("sideEffects", json!("None")),
             ("timeoutSeconds", json!(10)),
-            ("backgroundAudit", json!(true)),
             ("revisionHistoryLimit", json!(5)),
             ("rollout", json!({"progressDeadlineSeconds": 600})),
         ] {
@@ -144,7 +143,12 @@ async fn defaults_are_filled_in() {
         ns.apply(&mk("PolicyServer", "defaults", json!({})).to_string())
             .await;
         let spec = ns.get(&["ps", "defaults"]).await["spec"].clone();
-        assert_eq!(spec, json!({"replicas": 1, "webhookMode": "PerPolicy"}));
+        let expect = json!({
+            "replicas": 1,
+            "hostCapabilities": ["crypto/*", "kubernetes/*", "oci/*"],
+            "webhookMode": "PerPolicy",
+        });
+        assert_eq!(spec, expect);
     })
     .await;
 }
@@ -328,6 +332,7 @@ async fn api_server_validates_servers() {
             "storage": {"size": "1Gi", "storageClassName": "fast"},
             "injection": {"allowedNamespaces": ["shop"]},
             "verification": {"publicKeys": ["PEM"]},
+            "hostCapabilities": ["net/*"], "namespacedPoliciesCapabilities": ["oci/v1/verify"],
             "webhookMode": "PerPolicy",
         });
         ns.apply(&mk("PolicyServer", "checked", full.clone()).to_string()).await;

@@ -52,9 +52,6 @@ spec:
   matchConditions:
   - name: no-nodes
     expression: '!("system:nodes" in request.userInfo.groups)'
-  contextAwareResources:
-  - apiVersion: v1
-    kind: Namespace
   message: "no privileged pods here"
   settings:
     exemptImages: []
@@ -94,6 +91,21 @@ async fn kubewarden_policy_works_after_changing_api_version() {
     assert!(conditions.iter().any(named), "{conditions:?}");
     let selector = hook["namespaceSelector"].to_string();
     assert!(selector.contains("elsewhere"), "{selector}");
+
+    // Without the objects that it must see it could allow everything.
+    let context = "  contextAwareResources: [{apiVersion: v1, kind: Namespace}]\n  message:";
+    let blind = ours.replace("  message:", context);
+    let blind = blind.replace("name: privileged-pods", "name: blind");
+    harness.kubectl.apply(&blind).await;
+    let blind = ["cap", "blind"];
+    let refused = |policy: &Value| {
+        let mut conditions = policy["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        conditions.any(|c| c["type"] == "Accepted" && c["reason"] == "ContextUnavailable")
+    };
+    harness.kubectl.wait(&blind, "refused", refused).await;
 }
 
 fn cluster(spec: &Value) -> Value {

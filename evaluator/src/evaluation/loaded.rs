@@ -100,7 +100,7 @@ impl LoadedPolicy {
     /// Whether an evaluation will hardly take longer than reading its request did. A host call that waits for
     /// something outside of the process may take any time.
     pub(super) fn is_quick(&self) -> bool {
-        !self.sandbox.may_wait() && self.limit().is_quick()
+        !self.sandbox.waits() && self.limit().is_quick()
     }
 
     pub(super) fn limit(&self) -> &ConcurrencyLimit {

@@ -1,7 +1,10 @@
 //! Host calls: the namespaces that guests can call, and the capabilities that allow it.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -14,6 +17,7 @@ use crate::{
     sandbox::{Guest, Stop},
 };
 
+pub mod capability;
 mod certificate;
 mod dns;
 mod unavailable;
@@ -33,7 +37,7 @@ pub trait HostNamespace: Send + Sync {
     /// not to blame.
     fn is_external(&self) -> bool;
 
-    /// Whether a call may wait, or compute for more than a millisecond. Policies that may make such calls are not
+    /// Whether a call may wait, or compute for more than a millisecond. Policies that make such calls are not
     /// evaluated on threads with other work.
     fn waits(&self) -> bool;
 
@@ -54,13 +58,10 @@ pub(crate) struct Access {
     capabilities: Vec<String>,
     /// Used until the policy is connected.
     offline: HostServices,
-    connected: OnceLock<Connected>,
-}
-
-struct Connected {
-    services: Arc<HostServices>,
-    /// Whether the capabilities allow an operation that waits.
-    may_wait: bool,
+    connected: OnceLock<Arc<HostServices>>,
+    /// Whether a call that waits was made. What capabilities allow says little: modules without a list of their own
+    /// get everything that the server grants.
+    waits: AtomicBool,
 }
 
 /// One call, as the guest's memory holds it.
@@ -116,6 +117,10 @@ fn dispatch(guest: &mut Guest, call: &Call<'_>) -> Result<Vec<u8>, String> {
     let Some((namespace, name)) = guest.host.services().find(call.namespace, call.operation) else {
         return Err(format!("unknown host call {operation}"));
     };
+    if namespace.waits() {
+        guest.host.waits.store(true, Relaxed);
+        guest.meter.mark_slow();
+    }
     let reply = namespace.call(name, call.payload, guest.meter.remaining());
     if namespace.is_external() {
         // A guest may crash because it got no answer.
@@ -214,39 +219,28 @@ impl Access {
             capabilities: spec.host_capabilities.clone(),
             offline: HostServices::offline(),
             connected: OnceLock::new(),
+            waits: AtomicBool::new(false),
         }
     }
 
     /// The first call decides; later ones have no effect.
     pub(crate) fn connect(&self, services: Arc<HostServices>) {
-        let waiting = services.namespaces.iter().filter(|one| one.waits());
-        let mut operations = waiting.flat_map(|one| {
-            let full_name = |operation| format!("{}/{operation}", one.name());
-            one.operations().iter().map(full_name)
-        });
-        let may_wait = operations.any(|operation| self.allows(&operation));
-        let _ = self.connected.set(Connected { services, may_wait });
+        let _ = self.connected.set(services);
     }
 
-    pub(crate) fn may_wait(&self) -> bool {
-        self.connected.get().is_some_and(|it| it.may_wait)
+    pub(crate) fn waits(&self) -> bool {
+        self.waits.load(Relaxed)
     }
 
     fn services(&self) -> &HostServices {
         match self.connected.get() {
-            Some(connected) => &connected.services,
+            Some(services) => services,
             None => &self.offline,
         }
     }
 
-    /// `*` allows all, `net/*` everything below, anything else exactly itself.
     fn allows(&self, operation: &str) -> bool {
-        self.capabilities
-            .iter()
-            .any(|capability| match capability.strip_suffix('*') {
-                Some("") => true,
-                Some(prefix) => prefix.ends_with('/') && operation.starts_with(prefix),
-                None => capability == operation,
-            })
+        let mut capabilities = self.capabilities.iter();
+        capabilities.any(|capability| capability::allows(capability, operation))
     }
 }

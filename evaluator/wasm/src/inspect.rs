@@ -34,6 +34,9 @@ pub struct Inspection {
     pub size: u64,
     /// Why it can't be run; `None` if no problem was found.
     pub problem: Option<String>,
+    /// Whether it is Rego for Gatekeeper that mentions `data.inventory`. An artefact without the field was made by a
+    /// version that did not look, and is not loaded.
+    pub reads_inventory: bool,
 }
 
 /// An import.
@@ -85,7 +88,12 @@ struct Sections<'a> {
     /// Of each global its value, if it is an `i32` constant; imported globals come first.
     globals: Vec<Option<i32>>,
     constants: Constants,
+    /// Initial contents of its memory.
+    data: Vec<&'a [u8]>,
 }
+
+/// The constant that every reference to `data.inventory` compiles to.
+const INVENTORY: &[u8] = b"inventory";
 
 /// Describes a module: its ABI, metadata, imports and exports.
 ///
@@ -104,6 +112,7 @@ pub fn inspect(wasm: &[u8]) -> Result<Inspection, InspectError> {
     Ok(Inspection {
         abi,
         metadata,
+        reads_inventory: abi == Some(Abi::Gatekeeper) && sections.has_string(INVENTORY),
         imports: sections.imports,
         exports: sections.exports,
         digest: format!("sha256:{}", hex::encode(Sha256::digest(wasm))),
@@ -115,11 +124,27 @@ pub fn inspect(wasm: &[u8]) -> Result<Inspection, InspectError> {
 // === impl Inspection ===
 
 impl Inspection {
-    /// The host calls that the module's author asks for.
-    pub fn host_capabilities(&self) -> &[String] {
-        self.metadata
-            .as_ref()
-            .map_or(&[], |metadata| &metadata.host_capabilities)
+    /// The host calls that the module's author lists; `None` without a list.
+    pub fn host_capabilities(&self) -> Option<&[String]> {
+        self.metadata.as_ref()?.host_capabilities.as_deref()
+    }
+
+    /// Why the module must see other objects of the cluster to evaluate a request: a clause for people. `None` if
+    /// nothing shows that it must. Without its objects a Rego policy finds no violation and allows everything.
+    pub fn required_context(&self) -> Option<String> {
+        let declared = self.metadata.iter();
+        let declared = declared.flat_map(|metadata| &metadata.context_aware_resources);
+        let kinds: Vec<_> = declared
+            .map(|one| format!("{} ({})", one.kind, one.api_version))
+            .collect();
+        if !kinds.is_empty() {
+            let kinds = kinds.join(", ");
+            return Some(format!(
+                "the module's metadata declares that it reads {kinds}"
+            ));
+        }
+        self.reads_inventory
+            .then(|| "the module reads data.inventory".to_owned())
     }
 }
 
@@ -175,12 +200,23 @@ impl<'a> Sections<'a> {
                     });
                 }
             }
+            Payload::DataSection(reader) => {
+                for data in reader {
+                    self.data.push(data?.data);
+                }
+            }
             Payload::CustomSection(custom) if custom.name() == metadata::SECTION => {
                 self.metadata = Some(custom.data());
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Whether a string is among the constants of a Rego module, which end with a zero byte each.
+    fn has_string(&self, text: &[u8]) -> bool {
+        let has = |data: &[u8]| data.split(|byte| *byte == 0).any(|part| part == text);
+        self.data.iter().any(|data| has(data))
     }
 }
 

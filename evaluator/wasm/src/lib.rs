@@ -33,7 +33,7 @@ mod wasi;
 
 pub use abi::{Abi, UnknownAbi};
 pub use engine::{Engine, EngineConfig, EngineError, Error};
-pub use host::{HostNamespace, HostServices};
+pub use host::{HostNamespace, HostServices, capability};
 pub use inspect::{Export, Import, InspectError, Inspection, inspect};
 pub use limits::{Limits, MAX_MODULE_BYTES};
 pub use log::LogText;

@@ -52,13 +52,10 @@ pub struct Metadata {
         deserialize_with = "null_as_default"
     )]
     pub context_aware_resources: Vec<ContextAwareResource>,
-    /// Host calls that the policy makes, such as `oci/v1/verify` or `net/*`.
-    #[serde(
-        default,
-        skip_serializing_if = "Vec::is_empty",
-        deserialize_with = "null_as_default"
-    )]
-    pub host_capabilities: Vec<String>,
+    /// Host calls that the policy makes, such as `oci/v1/verify` or `net/*`; `None` if the author lists none, as in
+    /// modules that are older than the list. An empty list means that the policy makes no host calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_capabilities: Option<Vec<String>>,
     /// Shown to people, not enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum_kubewarden_version: Option<String>,

@@ -135,10 +135,10 @@ impl Policy {
         self.host.connect(services);
     }
 
-    /// Whether an evaluation may wait for something outside of this process. Such a policy must not be evaluated with
-    /// [`Policy::evaluate_in_place`].
-    pub fn may_wait(&self) -> bool {
-        self.host.may_wait()
+    /// Whether an evaluation has made a host call that waits or computes for long, so that others will. Such a policy
+    /// should not be evaluated with [`Policy::evaluate_in_place`].
+    pub fn waits(&self) -> bool {
+        self.host.waits()
     }
 
     /// Asks the module whether its settings are valid.
@@ -167,8 +167,8 @@ impl Policy {
     }
 
     /// As [`Policy::evaluate`], on a thread that has other work to do. If the policy takes longer than some
-    /// milliseconds or is about to sleep, `on_slow` is called, up to three times, on the same thread: to have another
-    /// thread do that work. Host calls that wait do not call it, see [`Policy::may_wait`].
+    /// milliseconds, is about to sleep or makes a host call that waits, `on_slow` is called, up to three times, on the
+    /// same thread: to have another thread do that work.
     pub fn evaluate_in_place(
         &self,
         review: &Review<'_>,

@@ -138,6 +138,12 @@ fn check(sink: &Sink, spec: &PolicyServerSpec) {
             "give minAvailable or maxUnavailable, not both",
         );
     }
+    check_capabilities(sink, "hostCapabilities", &spec.host_capabilities);
+    check_capabilities(
+        sink,
+        "namespacedPoliciesCapabilities",
+        &spec.namespaced_policies_capabilities,
+    );
     let secure = spec.sources.iter().flat_map(|sources| &sources.secure);
     for (i, source) in secure.enumerate() {
         if source.certificate.is_some() == source.certificate_from.is_some() {
@@ -155,6 +161,36 @@ fn check(sink: &Sink, spec: &PolicyServerSpec) {
             "must not be empty; no module could be signed",
         );
     }
+}
+
+/// Namespaces of host calls.
+const HOST_NAMESPACES: [&str; 4] = ["crypto", "kubernetes", "net", "oci"];
+
+/// A pattern that grants nothing would be read as one that grants something.
+fn check_capabilities(sink: &Sink, field: &str, patterns: &[String]) {
+    for (i, pattern) in patterns.iter().enumerate() {
+        if !is_capability(pattern) {
+            let message = format!(
+                "\"{pattern}\" is no host call; write \"*\", \"oci/*\" or \"oci/v1/verify\" (known are {})",
+                HOST_NAMESPACES.join(", ")
+            );
+            sink.error(&format!("spec.{field}[{i}]"), message);
+        }
+    }
+}
+
+fn is_capability(pattern: &str) -> bool {
+    let Some((namespace, rest)) = pattern.split_once('/') else {
+        return pattern == "*";
+    };
+    let call = rest.strip_suffix("/*").unwrap_or(rest);
+    let segment = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+    };
+    HOST_NAMESPACES.contains(&namespace) && (rest == "*" || call.split('/').all(segment))
 }
 
 fn limits(sink: &Sink, spec: &PolicyServerSpec) -> Limits {

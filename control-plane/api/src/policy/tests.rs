@@ -43,12 +43,17 @@ fn schema_declares_defaults() {
         ("matchPolicy", json!("Equivalent")),
         ("sideEffects", json!("None")),
         ("timeoutSeconds", json!(10)),
-        ("backgroundAudit", json!(true)),
         ("revisionHistoryLimit", json!(5)),
         ("rollout", json!({"progressDeadlineSeconds": 600})),
     ] {
         assert_eq!(spec["properties"][field]["default"], expect, "{field}");
     }
+    // Users who write it are warned, so it must not be there if they do not.
+    assert!(
+        spec["properties"]["backgroundAudit"]
+            .get("default")
+            .is_none()
+    );
     assert_eq!(spec["required"], json!(["module", "rules"]));
     assert_eq!(
         spec["properties"]["settings"]["x-kubernetes-preserve-unknown-fields"],

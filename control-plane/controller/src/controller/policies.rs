@@ -14,9 +14,10 @@ use super::Controller;
 use crate::{
     action::{Action, Failure, StoreRevision, VetJob},
     backend::{Backend, RouteSpec},
+    context::declared_context,
     objects::{Object, PolicyObject, ProblemScope},
     revision,
-    server::{allowed_capabilities, limits, target_invalid, target_not_found, verification},
+    server::{granted_capabilities, limits, target_invalid, target_not_found, verification},
     view::Now,
 };
 
@@ -275,6 +276,9 @@ impl<B: Backend> Controller<B> {
                 return Some(problem.refusal.clone());
             }
         }
+        if !parsed.context_resources.is_empty() {
+            return Some(declared_context(&parsed.context_resources));
+        }
         let refused = self.server_refusal(&object.server, has_revision);
         if refused.is_some() {
             return refused;
@@ -326,7 +330,7 @@ impl<B: Backend> Controller<B> {
             entrypoint: parsed.entrypoint.clone(),
             mutating: parsed.mutating,
             limits: limits(server, parsed),
-            allowed_capabilities: allowed_capabilities(server, parsed),
+            granted_capabilities: granted_capabilities(server, parsed),
             verification: verification(server),
             server: server.cloned().map(Box::new),
         };

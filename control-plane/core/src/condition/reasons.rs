@@ -15,6 +15,7 @@ pub const REASONS: &[DocumentedReason] = &[
     row(Policy, Accepted, False, Reason::Invalid, "The spec, the module or the settings are not valid. The message has the original error.", "Correct the spec or the module."),
     row(Policy, Accepted, False, Reason::PullError, "The module cannot be pulled. The control plane retries.", "Check the URL, the registry and its credentials."),
     row(Policy, Accepted, False, Reason::SignatureRejected, "The PolicyServer requires a signature that the module does not have.", "Sign the module, or correct `spec.verification` of the PolicyServer."),
+    row(Policy, Accepted, False, Reason::ContextUnavailable, "The policy or its module reads other objects of the cluster, which evaluators do not have. Without them it might allow everything.", "Use a policy that looks at the request alone."),
     row(Policy, Accepted, False, Reason::TargetNotFound, "The PolicyServer of the policy does not exist.", "Create the PolicyServer. `spec.policyServer` cannot be changed."),
     row(Policy, Accepted, False, Reason::Conflicted, "Standalone only: two manifests define the same policy. The first one is used.", "Delete or rename one of them."),
 

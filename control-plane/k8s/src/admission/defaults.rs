@@ -42,6 +42,8 @@ fn fields(object: &Value, options: &assent_api::Options) -> Vec<PatchOperation> 
     };
     full.into_iter()
         .filter(|(name, _)| written.get(name).is_none_or(Value::is_null))
+        // Users who write this one are warned that it has no effect.
+        .filter(|(name, _)| name != "backgroundAudit")
         .map(|(name, value)| patch::add(&["spec", &name], value))
         .collect()
 }

@@ -39,7 +39,9 @@ pub fn of_policy(policy: &Parsed, known: Option<&Known>) -> Vec<String> {
                 .to_owned()
         }),
     ];
-    candidates.into_iter().flatten().collect()
+    let without_effect = policy.warnings();
+    let candidates = candidates.into_iter().flatten();
+    candidates.chain(without_effect).collect()
 }
 
 /// Warnings for a PolicyServer.

@@ -8,6 +8,7 @@ use std::{
 use assent_core::digest::Digest;
 use assent_wasm::{
     Abi, Engine, EngineConfig, Inspection, Limits, Module, Policy, PolicySpec, PolicyType,
+    capability,
 };
 use bytes::Bytes;
 
@@ -114,6 +115,7 @@ fn write_facts(
     let facts = Facts {
         abi: abi.to_string(),
         metadata: inspection.metadata.clone(),
+        required_context: inspection.required_context(),
         size: inspection.size,
         engine: engine.fingerprint().to_owned(),
     };
@@ -153,14 +155,14 @@ fn spec(inspection: &Inspection, request: &VetRequest) -> Result<PolicySpec, Ref
     let Some(abi) = inspection.abi else {
         return refuse(Stage::Inspect, "the module fits no known ABI");
     };
-    let named = || inspection.host_capabilities().to_vec();
+    let granted = &request.granted_capabilities;
     let metadata = inspection.metadata.as_ref();
     Ok(PolicySpec {
         settings_json: Bytes::from(request.settings_json.clone()),
         mutating: request.mutating,
         limits: Limits::from(request.limits),
         entrypoint: request.entrypoint.clone(),
-        host_capabilities: request.host_capabilities.clone().unwrap_or_else(named),
+        host_capabilities: capability::effective(granted, inspection.host_capabilities()),
         raw: metadata.is_some_and(|metadata| metadata.policy_type == PolicyType::Raw),
         ..PolicySpec::new(abi)
     })

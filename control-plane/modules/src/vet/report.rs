@@ -20,8 +20,8 @@ pub struct VetRequest {
     pub mutating: bool,
     /// Limits of one call of the guest.
     pub limits: VetLimits,
-    /// Host calls that are allowed; `None` allows those in the module's metadata.
-    pub host_capabilities: Option<Vec<String>>,
+    /// Host calls that the PolicyServer grants; the module's own list narrows them.
+    pub granted_capabilities: Vec<String>,
     /// Whether to compile ahead of time.
     pub artefact: bool,
 }
@@ -65,6 +65,8 @@ pub struct Facts {
     pub abi: String,
     /// Its own metadata: host capabilities, kinds it reads, policy type.
     pub metadata: Option<Metadata>,
+    /// Why it must see other objects of the cluster, if it must.
+    pub required_context: Option<String>,
     /// Bytes of the portable module.
     pub size: u64,
     /// The fingerprint of the engine that made the artefact.
@@ -116,7 +118,7 @@ pub enum Stage {
 // === impl VetRequest ===
 
 impl VetRequest {
-    /// A request with default limits, no right to mutate, and an artefact.
+    /// A request with default limits, no right to mutate, no host calls, and an artefact.
     pub fn new(settings_json: impl Into<String>) -> Self {
         Self {
             abi: None,
@@ -124,7 +126,7 @@ impl VetRequest {
             entrypoint: String::new(),
             mutating: false,
             limits: VetLimits::default(),
-            host_capabilities: None,
+            granted_capabilities: Vec::new(),
             artefact: true,
         }
     }

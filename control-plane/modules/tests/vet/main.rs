@@ -114,7 +114,68 @@ async fn metadata_is_reported() {
     let accepted = accepted(module.into(), &request()).await;
     let metadata = accepted.facts.metadata.unwrap();
     assert!(metadata.mutating);
-    assert_eq!(metadata.host_capabilities, ["oci/v1/verify"]);
+    assert_eq!(metadata.host_capabilities.unwrap(), ["oci/v1/verify"]);
+}
+
+/// A policy that crashes unless it may ask for an address.
+fn resolver(metadata: Option<&str>) -> Bytes {
+    let wat = r#"(module
+          (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+          (import "wapc" "__host_call" (func $call (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
+          (memory (export "memory") 1)
+          (data (i32.const 0) "{\"valid\":true}")
+          (data (i32.const 64) "kubewardennetv1/dns_lookup_host{\"host\":\"example.com\"}")
+          (func (export "__guest_call") (param $operation i32) (param i32) (result i32)
+            (if (i32.eq (local.get $operation) (i32.const 8)) (then
+              (if (i32.eqz (call $call (i32.const 64) (i32.const 10) (i32.const 74) (i32.const 3)
+                    (i32.const 77) (i32.const 18) (i32.const 95) (i32.const 22)))
+                (then unreachable))))
+            (call $respond (i32.const 0) (i32.const 14))
+            (i32.const 1)))"#;
+    let mut module = wat::parse_str(wat).unwrap();
+    if let Some(json) = metadata {
+        module.extend(custom_section("io.kubewarden.metadata", json.as_bytes()));
+    }
+    module.into()
+}
+
+#[tokio::test]
+async fn module_is_vetted_with_the_calls_that_it_will_have() {
+    let granting = |granted: &[&str]| VetRequest {
+        granted_capabilities: granted.iter().map(|one| (*one).to_owned()).collect(),
+        ..request()
+    };
+    let listed = r#"{"protocolVersion":"v1","hostCapabilities":["net/*"]}"#;
+    // There is no network here, which is not the module's fault.
+    for metadata in [None, Some(listed)] {
+        accepted(resolver(metadata), &granting(&["net/*"])).await;
+    }
+    // Its list grants nothing, and it is bound by it.
+    let other = r#"{"protocolVersion":"v1","hostCapabilities":["oci/*"]}"#;
+    for (metadata, granted) in [
+        (None, &["oci/*"][..]),
+        (Some(listed), &["oci/*"]),
+        (Some(other), &["net/*"]),
+    ] {
+        let refused = refused_by(&vetter(), resolver(metadata), &granting(granted)).await;
+        check(&refused, Stage::SelfTest, "unreachable");
+    }
+}
+
+#[tokio::test]
+async fn need_of_other_objects_is_reported() {
+    let mut module = policy("good", "accept").to_vec();
+    let json = br#"{"protocolVersion":"v1","contextAwareResources":[{"apiVersion":"v1","kind":"Namespace"}]}"#;
+    module.extend(custom_section("io.kubewarden.metadata", json));
+    let compiled = accepted(module.into(), &request()).await;
+    let why = compiled.facts.required_context.unwrap();
+    assert!(why.contains("Namespace (v1)"), "{why}");
+    // The artefact knows it too.
+    let artefact = compiled.artefact.unwrap().bytes;
+    match vetter().vet_compiled(artefact, &request()).await.unwrap() {
+        VetReport::Accepted(compiled) => assert_eq!(compiled.facts.required_context, Some(why)),
+        refused => panic!("{refused:?}"),
+    }
 }
 
 #[tokio::test]

@@ -153,11 +153,52 @@ fn metadata_may_be_null_where_it_may_be_absent() {
 #[test]
 fn host_capabilities_are_parsed() {
     let inspection = with_metadata(r#"{"hostCapabilities":["net/*"],"policyType":"raw"}"#, WAPC);
-    assert_eq!(inspection.host_capabilities(), ["net/*"]);
+    assert_eq!(
+        inspection.host_capabilities(),
+        Some(&["net/*".to_owned()][..])
+    );
     assert_eq!(
         inspection.metadata.unwrap().policy_type,
         crate::PolicyType::Raw
     );
+}
+
+#[test]
+fn empty_list_of_host_capabilities_differs_from_none() {
+    let listed = |metadata: &str| {
+        let inspection = with_metadata(metadata, WAPC);
+        inspection.host_capabilities().map(<[String]>::len)
+    };
+    assert_eq!(listed(r#"{"hostCapabilities":[]}"#), Some(0));
+    assert_eq!(listed(r#"{"hostCapabilities":null}"#), None);
+    assert_eq!(listed("{}"), None);
+    assert_eq!(
+        module(&format!("(module {WAPC})")).host_capabilities(),
+        None
+    );
+}
+
+#[test]
+fn modules_that_need_objects_are_recognised() {
+    let declared = r#"{"contextAwareResources":[{"apiVersion":"v1","kind":"Namespace"},{"apiVersion":"apps/v1","kind":"Deployment"}]}"#;
+    assert_eq!(
+        with_metadata(declared, WAPC).required_context().unwrap(),
+        "the module's metadata declares that it reads Namespace (v1), Deployment (apps/v1)"
+    );
+    let constants = |mode: &str, text: &str| {
+        let data = format!(r#"(data (i32.const 0) "{text}")"#);
+        let metadata = format!(r#"{{"executionMode":"{mode}"}}"#);
+        with_metadata(&metadata, &data).required_context()
+    };
+    let reads = Some("the module reads data.inventory".to_owned());
+    assert_eq!(constants("gatekeeper", "review\\00inventory\\00"), reads);
+    assert_eq!(constants("gatekeeper", "inventory\\00msg\\00"), reads);
+    for other in ["no inventory\\00", "inventory-policy\\00", "msg\\00"] {
+        assert_eq!(constants("gatekeeper", other), None, "{other}");
+    }
+    // Data of these are the settings.
+    assert_eq!(constants("opa", "inventory\\00"), None);
+    assert_eq!(with_metadata("{}", WAPC).required_context(), None);
 }
 
 #[test]

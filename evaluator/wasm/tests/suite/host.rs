@@ -1,7 +1,10 @@
 //! Host calls that need services of the embedding process.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -148,18 +151,29 @@ fn a_policy_is_tested_without_services() {
 }
 
 #[test]
-fn a_policy_may_wait_if_its_capabilities_allow_a_call_that_waits() {
-    let check = |capability: &str, waits: bool| {
-        let policy = policy(&caller(), allowed(capability));
-        assert!(!policy.may_wait(), "{capability} before it is connected");
-        connect(&policy, Services::answering(None));
-        assert_eq!(policy.may_wait(), waits, "{capability}");
+fn call_that_waits_gives_up_the_thread_and_is_remembered() {
+    static GIVEN_UP: AtomicUsize = AtomicUsize::new(0);
+    let on_slow = || {
+        GIVEN_UP.fetch_add(1, Ordering::SeqCst);
     };
-    check("oci/v1/verify", true);
-    check("*", true);
-    check("oci/v9/nothing", false);
-    check("crypto/*", true);
-    check("kubernetes/*", false);
+    let request = pod();
+    let review = Review::admission(&request).unwrap();
+    let check = |capability: &str, given_up: usize, waits: bool| {
+        let policy = policy(&caller(), allowed(capability));
+        connect(&policy, Services::answering(Some("{}")));
+        assert!(!policy.waits(), "{capability} before a call");
+        let before = GIVEN_UP.load(Ordering::SeqCst);
+        policy.evaluate_in_place(&review, on_slow).unwrap_err();
+        let after = GIVEN_UP.load(Ordering::SeqCst);
+        assert_eq!(
+            (after - before, policy.waits()),
+            (given_up, waits),
+            "{capability}"
+        );
+    };
+    // A capability alone says nothing: a call that is refused does not wait.
+    check("oci/v1/verify", 0, false);
+    check("oci/*", 1, true);
 }
 
 /// Keeps what is logged on the thread of a test.

@@ -19,6 +19,12 @@ fn policy_servers_are_validated() {
         plain.spec_json,
         accept(json!({"replicas": 1, "env": [], "webhookMode": "PerPolicy"})).spec_json
     );
+    assert_eq!(
+        plain.spec.host_capabilities,
+        ["crypto/*", "kubernetes/*", "oci/*"]
+    );
+    let none = accept(json!({"hostCapabilities": []}));
+    assert!(none.spec.host_capabilities.is_empty());
     let full = accept(json!({
         "replicas": 3,
         "env": [{"name": "A", "value": "b"}],
@@ -57,6 +63,21 @@ fn policy_servers_are_validated() {
         (
             json!({"sources": {"secure": [{"name": "x"}]}}),
             vec!["spec.sources.secure[0]: give certificate or certificateFrom, and not both"],
+        ),
+        (
+            json!({"hostCapabilities": ["*", "oci/*", "oci/v1/*", "net/v1/dns_lookup_host", "ocl/*", "oci", "oci/v1*", "*/v1"]}),
+            vec![
+                "spec.hostCapabilities[4]: \"ocl/*\" is no host call; write \"*\", \"oci/*\" or \"oci/v1/verify\" (known are crypto, kubernetes, net, oci)",
+                "spec.hostCapabilities[5]: \"oci\" is no host call; write \"*\", \"oci/*\" or \"oci/v1/verify\" (known are crypto, kubernetes, net, oci)",
+                "spec.hostCapabilities[6]: \"oci/v1*\" is no host call; write \"*\", \"oci/*\" or \"oci/v1/verify\" (known are crypto, kubernetes, net, oci)",
+                "spec.hostCapabilities[7]: \"*/v1\" is no host call; write \"*\", \"oci/*\" or \"oci/v1/verify\" (known are crypto, kubernetes, net, oci)",
+            ],
+        ),
+        (
+            json!({"namespacedPoliciesCapabilities": ["kubernetes/can-i"]}),
+            vec![
+                "spec.namespacedPoliciesCapabilities[0]: \"kubernetes/can-i\" is no host call; write \"*\", \"oci/*\" or \"oci/v1/verify\" (known are crypto, kubernetes, net, oci)",
+            ],
         ),
         (
             json!({"verification": {"publicKeys": []}}),

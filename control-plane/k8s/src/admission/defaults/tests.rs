@@ -51,6 +51,7 @@ fn every_default_is_filled_in() {
     assert_eq!(spec["settings"], json!({}));
     assert_eq!(spec["mode"], "monitor");
     assert_eq!(spec["rules"], rules(), "what is written stays as it is");
+    assert!(spec.get("backgroundAudit").is_none(), "it has no effect");
 }
 
 #[test]

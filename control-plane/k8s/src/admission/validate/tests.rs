@@ -205,6 +205,14 @@ fn risky_policies_get_warnings() {
             json!({"module": "http://x/y.wasm", "timeoutSeconds": 30}),
             vec!["30 s", "http:// is not"],
         ),
+        (
+            json!({"backgroundAudit": true}),
+            vec!["spec.backgroundAudit: has no effect"],
+        ),
+        (
+            json!({"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod"}]}),
+            vec!["spec.contextAwareResources: "],
+        ),
     ] {
         allowed(&create(policy(more)), &warnings);
     }
