@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use assent_api::{
     Manifest, Options, Parsed, json,
-    parse::{self, Errors},
+    parse::{self, Errors, ProtectedResources},
     yaml,
 };
 use serde_json::Value;
@@ -16,6 +16,8 @@ pub(crate) fn read(path: &Path, text: &str) -> anyhow::Result<Box<Parsed>> {
     let values = values(path, text).with_context(failed)?;
     let options = Options {
         standalone: true,
+        // The operator of a cluster decides on that.
+        protected_resources: ProtectedResources::none(),
         ..Options::default()
     };
     let mut policies = Vec::new();

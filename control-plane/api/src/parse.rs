@@ -5,6 +5,7 @@
 
 mod metadata;
 mod policy;
+mod protected;
 mod quantity;
 mod reader;
 mod rules;
@@ -21,6 +22,7 @@ use serde_json::Value;
 pub use self::{
     metadata::{Kind, Object, identify, rollback},
     policy::immutable_fields,
+    protected::{NotAResource, ProtectedResources},
     server::ParsedServer,
 };
 use crate::{
@@ -35,6 +37,9 @@ pub struct Options {
     pub standalone: bool,
     /// Namespaces that policies never apply to: a policy in one of them is refused.
     pub excluded_namespaces: Vec<String>,
+    /// What mutating namespaced policies must not change. A spec that a revision stored is not checked: what is
+    /// enforced stays enforced.
+    pub protected_resources: ProtectedResources,
 }
 
 /// An object that users write.

@@ -14,6 +14,7 @@ pub mod warnings;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use assent_api::parse::ProtectedResources;
 use assent_core::PolicyKey;
 use axum::{
     Json, Router,
@@ -79,6 +80,8 @@ pub struct Options {
     pub namespace: String,
     /// Namespaces that policies never apply to, including the control plane's.
     pub excluded_namespaces: Vec<String>,
+    /// What mutating namespaced policies must not change.
+    pub protected_resources: ProtectedResources,
     /// Whether every kubelet supports native sidecars.
     pub native_sidecars: bool,
 }
@@ -96,6 +99,7 @@ pub fn router(options: Options, state: Arc<dyn State>) -> Router {
         parse: assent_api::Options {
             standalone: false,
             excluded_namespaces: options.excluded_namespaces.clone(),
+            protected_resources: options.protected_resources.clone(),
         },
         options,
         state,

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use assent_api::parse::ProtectedResources;
 use clap::Args;
 
 use crate::standalone::args::seconds;
@@ -101,6 +102,14 @@ pub struct ClusterArgs {
         value_delimiter = ','
     )]
     pub excluded_namespaces: Vec<String>,
+    /// Resources that mutating AdmissionPolicies must not change, with commas; empty for none
+    #[arg(
+        long,
+        env = "ASSENT_PROTECTED_RESOURCES",
+        value_name = "RESOURCES",
+        default_value_t
+    )]
+    pub protected_resources: ProtectedResources,
     /// Users that policies never see, besides the one that we are ourselves
     #[arg(
         long,

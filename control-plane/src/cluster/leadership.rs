@@ -105,6 +105,7 @@ impl Leadership {
             parse: assent_api::Options {
                 standalone: false,
                 excluded_namespaces: excluded(&self.args),
+                protected_resources: self.args.protected_resources.clone(),
             },
             kinds: watches::ALL.to_vec(),
             drain: self.args.drain_seconds,

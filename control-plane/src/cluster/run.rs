@@ -134,6 +134,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
         admission::Options {
             namespace: args.namespace.clone(),
             excluded_namespaces: excluded(&args),
+            protected_resources: args.protected_resources.clone(),
             native_sidecars: !args.plain_sidecars,
         },
         Arc::new(cache.clone()),

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use assent_api::parse::ProtectedResources;
 use clap::Args;
 
 /// Runs a control plane and evaluators in one process, without Kubernetes.
@@ -85,6 +86,15 @@ pub struct UpArgs {
     /// Remove policies even if most of them are gone from the directory at once
     #[arg(long, env = "ASSENT_ALLOW_MASS_REMOVAL")]
     pub allow_mass_removal: bool,
+
+    /// Resources that mutating AdmissionPolicies must not change, with commas; empty for none
+    #[arg(
+        long,
+        value_name = "RESOURCES",
+        default_value_t,
+        env = "ASSENT_PROTECTED_RESOURCES"
+    )]
+    pub protected_resources: ProtectedResources,
 }
 
 /// Seconds, with fractions.

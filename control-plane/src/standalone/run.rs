@@ -8,7 +8,10 @@ use std::{
 };
 
 use anyhow::Context as _;
-use assent_api::{ParsedServer, parse};
+use assent_api::{
+    ParsedServer,
+    parse::{self, ProtectedResources},
+};
 use assent_controller::{Config, Controller};
 use assent_evaluator::Handle;
 use assent_grpc::{
@@ -85,6 +88,7 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         send_deadline,
         sync_deadline,
         allow_mass_removal,
+        protected_resources,
     } = args;
     let tls = tls_cert.zip(tls_key);
     check_exposure(discovery, tls.is_some(), token_file.is_some())?;
@@ -112,11 +116,11 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
     let (vetted, vetted_rx) = mpsc::channel(64);
     let vetting = Vetting::new(store.clone(), vetter, metrics.clone(), vetted);
     let options = api::Options {
-        parse: parse_options(),
+        parse: parse_options(&protected_resources),
         allow_mass_removal,
     };
     let config = Config {
-        parse: parse_options(),
+        parse: parse_options(&protected_resources),
         kinds: KINDS.to_vec(),
         drain: drain_seconds,
         grace: replica_grace,
@@ -154,7 +158,11 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         routed: Vec::new(),
     };
     tasks.spawn(event_loop.run(shutdown.clone()));
-    spawn_watch(&mut tasks, policies, scans);
+    let watched = directory::Options {
+        parse: parse_options(&protected_resources),
+        ..directory::Options::new(policies)
+    };
+    spawn_watch(&mut tasks, watched, scans);
 
     let secrets = Sources {
         hub: hub.clone(),
@@ -245,9 +253,10 @@ fn identity() -> ControlPlane {
     }
 }
 
-fn parse_options() -> parse::Options {
+fn parse_options(protected: &ProtectedResources) -> parse::Options {
     parse::Options {
         standalone: true,
+        protected_resources: protected.clone(),
         ..parse::Options::default()
     }
 }
@@ -352,11 +361,11 @@ async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
 
 fn spawn_watch(
     tasks: &mut JoinSet<anyhow::Result<()>>,
-    policies: PathBuf,
+    options: directory::Options,
     scans: mpsc::Sender<Scan>,
 ) {
     tasks.spawn(async move {
-        directory::watch(directory::Options::new(policies), scans).await;
+        directory::watch(options, scans).await;
         Ok(())
     });
 }

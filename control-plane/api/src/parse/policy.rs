@@ -80,6 +80,12 @@ fn read_object(sink: &Sink, kind: Kind, value: &Value, options: &Options) -> Opt
         .require("spec", "it describes the policy")
         .and_then(|node| read_fields(&node, namespaced, options));
     fields.close();
+    if let Some(read) = spec.as_ref().filter(|read| read.namespaced) {
+        let common = &read.spec.common;
+        if common.mutating {
+            options.protected_resources.check(sink, &common.rules);
+        }
+    }
     let name = metadata.name?;
     let key = match namespaced {
         true => PolicyKey::namespaced(&namespace?, &name),

@@ -11,6 +11,7 @@ fn standalone() -> Options {
     Options {
         standalone: true,
         excluded_namespaces: vec!["kube-system".into()],
+        ..Options::default()
     }
 }
 

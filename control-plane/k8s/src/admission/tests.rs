@@ -32,6 +32,7 @@ fn options() -> Options {
     Options {
         namespace: "assent-system".to_owned(),
         excluded_namespaces: vec!["assent-system".to_owned(), "kube-system".to_owned()],
+        protected_resources: ProtectedResources::default(),
         native_sidecars: true,
     }
 }

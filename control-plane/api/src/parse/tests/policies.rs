@@ -257,3 +257,31 @@ fn schema_and_parser_know_the_same_fields() {
         assert_eq!(fields, known, "{kind}");
     }
 }
+
+#[test]
+fn mutating_namespaced_policy_must_not_change_protected_resources() {
+    let secrets = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["secrets"]}]);
+    let spec = |mutating: bool| json!({"rules": secrets, "mutating": mutating});
+    refuse(
+        &mk_policy("AdmissionPolicy", spec(true)),
+        &[
+            "spec.rules[0].resources[0]: \"secrets\" includes secrets, which a mutating AdmissionPolicy must not change; name other resources, or set mutating to false",
+        ],
+    );
+    policy(&mk_policy("AdmissionPolicy", spec(false)), &standalone()).unwrap();
+    policy(
+        &mk_policy("ClusterAdmissionPolicy", spec(true)),
+        &standalone(),
+    )
+    .unwrap();
+    // What a revision stored stays readable.
+    let stored = mk_policy("AdmissionPolicy", spec(true))["spec"].clone();
+    let key = PolicyKey::namespaced("team", "p");
+    super::super::spec(&key, &stored, &standalone()).unwrap();
+    // Operators decide.
+    let options = Options {
+        protected_resources: ProtectedResources::none(),
+        ..standalone()
+    };
+    policy(&mk_policy("AdmissionPolicy", spec(true)), &options).unwrap();
+}

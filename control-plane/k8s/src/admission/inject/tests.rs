@@ -46,6 +46,7 @@ fn options() -> Options {
     Options {
         namespace: OURS.to_owned(),
         excluded_namespaces: Vec::new(),
+        protected_resources: assent_api::parse::ProtectedResources::default(),
         native_sidecars: true,
     }
 }

@@ -13,6 +13,7 @@ fn options() -> assent_api::Options {
     assent_api::Options {
         standalone: false,
         excluded_namespaces: vec!["kube-system".to_owned()],
+        ..assent_api::Options::default()
     }
 }
 
@@ -174,6 +175,30 @@ fn policy_cannot_change_its_server() {
         &[],
     );
     allowed(&request(Operation::Update, old, monitor), &[]);
+}
+
+#[test]
+fn tenants_must_not_change_what_decides_about_rights() {
+    let rules = |resource: &str, group: &str| json!([{"apiGroups": [group], "apiVersions": ["*"], "operations": ["*"], "resources": [resource]}]);
+    let policy = |resource: &str, group: &str, mutating: bool| {
+        let spec = json!({"module": "registry://x/y:v1", "rules": rules(resource, group), "mutating": mutating});
+        create(mk("AdmissionPolicy", "p", spec))
+    };
+    const RBAC: &str = "rbac.authorization.k8s.io";
+    for (resource, group) in [
+        ("rolebindings", RBAC),
+        ("*", RBAC),
+        ("*", ""),
+        ("*/token", ""),
+    ] {
+        let verdict = validate(&policy(resource, group, true), None, &options());
+        let message = verdict.refusal.unwrap().message;
+        let path = "spec.rules[0].resources[0]: ";
+        assert!(message.starts_with(path), "{message}");
+        assert!(message.contains("must not change"), "{message}");
+        allowed(&policy(resource, group, false), &[]);
+    }
+    allowed(&policy("pods", "", true), &[]);
 }
 
 #[test]
