@@ -7,7 +7,9 @@ use wasmtime::{Config, InstanceAllocationStrategy, Linker, PoolingAllocationConf
 
 use crate::{
     abi::Abi,
-    artefact, headroom,
+    artefact,
+    budget::MemoryBudget,
+    headroom,
     inspect::{InspectError, Inspection, inspect},
     limits::{STACK_BYTES, TABLE_ELEMENTS},
     policy::Module,
@@ -29,6 +31,8 @@ pub struct EngineConfig {
     pub max_memory_bytes: usize,
     /// Memory that a free sandbox keeps, so that its next use takes no page faults.
     pub keep_resident_bytes: usize,
+    /// Memory of all evaluations together, and of compiled code.
+    pub memory: MemoryBudget,
 }
 
 /// Free sandboxes that stay prepared for their module: at most 80 MiB that an idle process holds.
@@ -73,6 +77,7 @@ struct Inner {
     linkers: Linkers,
     fingerprint: String,
     max_memory_bytes: usize,
+    memory: MemoryBudget,
     ticker: ticker::Ticker,
 }
 
@@ -91,6 +96,7 @@ impl Default for EngineConfig {
             // A Rust policy dirties less than 64 KiB, a Go policy a little more than 1 MiB; for the latter keeping it
             // saves 400 µs of page faults per evaluation.
             keep_resident_bytes: 1280 << 10,
+            memory: MemoryBudget::unlimited(),
         }
     }
 }
@@ -164,6 +170,7 @@ impl Engine {
             linkers,
             fingerprint,
             max_memory_bytes: config.max_memory_bytes,
+            memory: config.memory,
             ticker,
         })))
     }
@@ -179,7 +186,7 @@ impl Engine {
         let wasm = self.adapt(wasm, &inspection)?;
         let code = wasmtime::Module::new(&self.0.wasmtime, &wasm)
             .map_err(|error| compile_error(&error))?;
-        Ok(Module::new(code, inspection))
+        Ok(self.module(code, inspection))
     }
 
     /// Compiles a portable module into an artefact for engines of the same fingerprint.
@@ -236,7 +243,7 @@ impl Engine {
         let code = self
             .deserialize(code)
             .map_err(|error| Error::Artefact(format!("{error:#}")))?;
-        Ok(Module::new(code, header.inspection))
+        Ok(self.module(code, header.inspection))
     }
 
     /// The one place where bytes become code without validation.
@@ -245,6 +252,19 @@ impl Engine {
         // SAFETY: `load` has compared the hash of these bytes with the one that the control plane announced
         // over the authenticated connection, so they are what `precompile` wrote there.
         unsafe { wasmtime::Module::deserialize(&self.0.wasmtime, code) }
+    }
+
+    /// A module whose code counts as used memory while it lives.
+    fn module(&self, code: wasmtime::Module, inspection: Inspection) -> Module {
+        let image = code.image_range();
+        let bytes = image.end as usize - image.start as usize;
+        let memory = self.0.memory.hold_code(bytes as u64);
+        Module::new(code, inspection, memory)
+    }
+
+    /// The memory that evaluations share.
+    pub fn memory(&self) -> &MemoryBudget {
+        &self.0.memory
     }
 
     pub(crate) fn wasmtime(&self) -> &wasmtime::Engine {

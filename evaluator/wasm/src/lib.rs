@@ -10,6 +10,7 @@
 mod abi;
 mod answer;
 mod artefact;
+mod budget;
 mod engine;
 mod exports;
 #[doc(hidden)]
@@ -32,6 +33,7 @@ mod wapc;
 mod wasi;
 
 pub use abi::{Abi, UnknownAbi};
+pub use budget::{BudgetExceeded, MemoryBudget, Reservation};
 pub use engine::{Engine, EngineConfig, EngineError, Error};
 pub use host::{HostNamespace, HostServices, capability};
 pub use inspect::{Export, Import, InspectError, Inspection, inspect};

@@ -29,6 +29,9 @@ pub(crate) const TABLE_ELEMENTS: usize = 100_000;
 /// Half of the 2 MiB that Rust threads have, so that host functions called from the deepest guest frame fit.
 pub(crate) const STACK_BYTES: usize = 1 << 20;
 
+/// What a sandbox takes besides memory and tables of the guest: its instance, its store, its stack.
+pub(crate) const SANDBOX_BYTES: u64 = 256 << 10;
+
 /// A page of WebAssembly, in which memories are counted.
 pub(crate) const PAGE_BYTES: u64 = 64 << 10;
 

@@ -146,7 +146,7 @@ impl Program {
         }
         let exports = Exports::find(module)?;
         let (entrypoint, builtins) = {
-            let mut instance = Instance::start(&template, &exports, Arc::default(), None)?;
+            let mut instance = Instance::start(&template, &exports, Arc::default(), 0, None)?;
             let entrypoint = instance.entrypoint(&spec.entrypoint)?;
             (entrypoint, Arc::new(instance.builtins()?))
         };
@@ -195,9 +195,11 @@ impl abi::Program for Program {
     ) -> Result<Verdict, EvalError> {
         let input = self.input(review);
         let builtins = self.builtins.clone();
-        let mut instance = Instance::start(&self.template, &self.exports, builtins, on_slow)
+        let (template, exports) = (&self.template, &self.exports);
+        let mut instance = Instance::start(template, exports, builtins, input.len(), on_slow)
             .map_err(instance::Error::into_eval)?;
         let answer = instance.evaluate(self.entrypoint, &self.data, &input)?;
+        let _memory = self.template.reserve_for(&answer, review, mutating)?;
         match self.dialect {
             Dialect::Opa => result::opa(&answer, review, mutating),
             Dialect::Gatekeeper => result::gatekeeper(&answer),

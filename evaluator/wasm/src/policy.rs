@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::{
     abi::{Abi, Program},
+    budget::CodeReservation,
     engine::Engine,
     host::{self, HostServices},
     inspect::Inspection,
@@ -25,6 +26,7 @@ pub use error::{EvalError, PrepareError, Stage};
 pub struct Module {
     code: wasmtime::Module,
     inspection: Arc<Inspection>,
+    _memory: Arc<CodeReservation>,
 }
 
 /// Everything but the module that changes the verdicts of a policy.
@@ -55,6 +57,8 @@ pub struct Policy {
     program: Box<dyn Program>,
     spec: PolicySpec,
     host: Arc<host::Access>,
+    /// The code is in use as long as the policy is.
+    _module: Module,
 }
 
 /// A pod that most policies allow.
@@ -63,10 +67,15 @@ const SELF_TEST: &str = r#"{"uid":"assent-self-test","kind":{"group":"","version
 // === impl Module ===
 
 impl Module {
-    pub(crate) fn new(code: wasmtime::Module, inspection: Inspection) -> Self {
+    pub(crate) fn new(
+        code: wasmtime::Module,
+        inspection: Inspection,
+        memory: CodeReservation,
+    ) -> Self {
         Self {
             code,
             inspection: Arc::new(inspection),
+            _memory: Arc::new(memory),
         }
     }
 
@@ -121,6 +130,7 @@ impl Policy {
             program,
             spec,
             host,
+            _module: module.clone(),
         })
     }
 

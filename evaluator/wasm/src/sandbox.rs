@@ -8,12 +8,14 @@ use std::{
 use wasmtime::{Caller, Instance, InstancePre, Memory, Store, UpdateDeadline};
 
 use crate::{
+    budget::{Reservation, parsed_bytes},
     engine::{Engine, Running},
     headroom::Headroom,
     host,
-    limits::Limits,
+    limits::{Limits, SANDBOX_BYTES},
     opa,
     policy::EvalError,
+    review::Review,
     wapc, wasi,
 };
 
@@ -39,6 +41,8 @@ pub(crate) struct Guest {
 pub(crate) enum Stop {
     #[error("deadline exceeded")]
     Timeout,
+    #[error("the memory that evaluations share is used up")]
+    Overloaded,
     #[error("host-call budget exceeded")]
     HostCallBudget,
     #[error("output too large")]
@@ -86,14 +90,17 @@ impl Template {
     }
 
     /// Makes a fresh instance. The deadline runs from here; `prepare` may fill in input before any code of
-    /// the guest runs.
+    /// the guest runs. `input_bytes` is what the host holds of it.
     pub(crate) fn start(
         &self,
+        input_bytes: usize,
         on_slow: Option<OnSlow>,
         prepare: impl FnOnce(&mut Guest),
     ) -> Result<Sandbox<'_>, EvalError> {
         let clock = self.engine.keep_time();
-        let mut guest = Guest::new(&self.limits, self.host.clone());
+        let memory = self.engine.memory().reservation();
+        let mut guest = Guest::new(&self.limits, self.host.clone(), memory);
+        guest.meter.reserve(SANDBOX_BYTES + input_bytes as u64)?;
         guest.meter.unseen_bytes = self.headroom.bytes();
         guest.meter.watch(on_slow);
         prepare(&mut guest);
@@ -119,6 +126,22 @@ impl Template {
             }
             Err(error) => Err(EvalError::from_wasmtime(&error, store.data())),
         }
+    }
+
+    /// Reserves memory for reading an answer after its sandbox is gone. A patch is made from both objects.
+    pub(crate) fn reserve_for(
+        &self,
+        answer: &[u8],
+        review: &Review<'_>,
+        mutating: bool,
+    ) -> Result<Reservation, EvalError> {
+        let mut memory = self.engine.memory().reservation();
+        let mut bytes = parsed_bytes(answer);
+        if mutating {
+            bytes = bytes.saturating_add(parsed_bytes(review.request.as_bytes()));
+        }
+        memory.grow(bytes).map_err(|_| EvalError::Overloaded)?;
+        Ok(memory)
     }
 }
 
@@ -168,9 +191,9 @@ impl Sandbox<'_> {
 // === impl Guest ===
 
 impl Guest {
-    pub(crate) fn new(limits: &Limits, host: Arc<host::Access>) -> Self {
+    pub(crate) fn new(limits: &Limits, host: Arc<host::Access>, memory: Reservation) -> Self {
         Self {
-            meter: Meter::new(limits),
+            meter: Meter::new(limits, memory),
             host,
             wapc: wapc::Exchange::default(),
             wasi: wasi::Io::default(),

@@ -129,7 +129,7 @@ impl Program {
         payload: Vec<u8>,
         on_slow: Option<OnSlow>,
     ) -> Result<Sandbox<'_>, EvalError> {
-        let mut sandbox = self.template.start(on_slow, |guest| {
+        let mut sandbox = self.template.start(payload.len(), on_slow, |guest| {
             guest.wapc = Exchange {
                 operation,
                 payload,
@@ -157,6 +157,7 @@ impl abi::Program for Program {
         on_slow: Option<OnSlow>,
     ) -> Result<Verdict, EvalError> {
         let answer = self.call("validate", json::payload(review, &self.settings), on_slow)?;
+        let _memory = self.template.reserve_for(&answer, review, mutating)?;
         answer::validation(&answer, review, mutating)
     }
 }

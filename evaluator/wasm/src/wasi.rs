@@ -133,7 +133,7 @@ impl Program {
         stdin: Vec<u8>,
         on_slow: Option<OnSlow>,
     ) -> Result<Sandbox<'_>, EvalError> {
-        self.template.start(on_slow, |guest| {
+        self.template.start(stdin.len(), on_slow, |guest| {
             guest.wasi = Io {
                 args,
                 stdin,
@@ -159,6 +159,7 @@ impl abi::Program for Program {
     ) -> Result<Verdict, EvalError> {
         let stdin = json::payload(review, &self.settings);
         let answer = self.run(&["policy.wasm", "validate"], stdin, on_slow)?;
+        let _memory = self.template.reserve_for(&answer, review, mutating)?;
         answer::validation(&answer, review, mutating)
     }
 }

@@ -26,7 +26,11 @@ fn run(wasm: &[u8], memory_bytes: u64, steps: &[u32]) -> wasmtime::Result<(Seen,
     };
     let headroom = Headroom::of(&module, &limits);
     let access = host::Access::new(&PolicySpec::new(Abi::Wapc));
-    let mut guest = Guest::new(&limits, Arc::new(access));
+    let mut guest = Guest::new(
+        &limits,
+        Arc::new(access),
+        crate::MemoryBudget::unlimited().reservation(),
+    );
     guest.meter.unseen_bytes = headroom.bytes();
     let mut store = Store::new(&engine, guest);
     store.limiter(|guest| &mut guest.meter);

@@ -2,7 +2,7 @@
 //!
 //! Everything here ends by the deadline of the evaluation: loops look at the clock, and work that can't be interrupted
 //! takes time in proportion to its arguments and is begun only if there is enough of it ([`deadline`]). Memory is
-//! bounded by limits on results. That is why builtins of `regorus` are listed one by one.
+//! bounded by limits on results, and taken from what evaluations share. That is why builtins of `regorus` are listed one by one.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use super::{
     deadline::{self, Interrupted, Limit},
     value,
 };
-use crate::sandbox::Stop;
+use crate::{budget::MemoryBudget, sandbox::Stop};
 
 mod bounded;
 mod crypto;
@@ -45,6 +45,9 @@ pub(super) struct Context {
     pub(super) limit: Limit,
     /// Length of the arguments as text.
     pub(super) argument_bytes: usize,
+    /// What the arguments may take in memory.
+    pub(super) argument_memory: u64,
+    pub(super) memory: MemoryBudget,
 }
 
 /// A builtin that a module asks for.
@@ -157,10 +160,14 @@ impl Builtin {
     fn guarded<T>(&self, context: &Context, call: impl FnOnce() -> T) -> Result<T, Stop> {
         let limited = || {
             deadline::afford(context.argument_bytes.saturating_mul(UNITS_PER_BYTE));
+            // Most results are no larger than the arguments; others reserve the difference.
+            deadline::reserve(usize::try_from(context.argument_memory).unwrap_or(usize::MAX));
             call()
         };
-        deadline::run(context.limit, limited).map_err(|interrupted| match interrupted {
+        let called = deadline::run_within(context.limit, &context.memory, limited);
+        called.map_err(|interrupted| match interrupted {
             Interrupted::Timeout => Stop::Timeout,
+            Interrupted::OutOfMemory => Stop::Overloaded,
             Interrupted::Panicked => Stop::Abort(format!("the builtin {} failed", self.name)),
         })
     }
@@ -297,6 +304,8 @@ pub(super) fn fuzz(name: &str, args: &Value) {
                 on_slow: None,
             },
             argument_bytes: 0,
+            argument_memory: 0,
+            memory: MemoryBudget::unlimited(),
         };
         let _ = builtin.call(&context, &args);
     }

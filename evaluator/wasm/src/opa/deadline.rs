@@ -6,10 +6,12 @@
 //! reason to fail.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     panic::{self, AssertUnwindSafe},
     time::{Duration, Instant},
 };
+
+use crate::budget::{MemoryBudget, Reservation, VALUE_BYTES};
 
 /// One call of a builtin on this thread.
 #[derive(Clone, Copy)]
@@ -24,12 +26,15 @@ pub(crate) struct Limit {
 pub(super) enum Interrupted {
     /// The deadline has passed, or would pass.
     Timeout,
+    /// There is not enough memory left for the result.
+    OutOfMemory,
     /// A fault in a library.
     Panicked,
 }
 
-/// Travels with the unwinding.
+/// Travel with the unwinding.
 struct Timeout;
+struct OutOfMemory;
 
 #[derive(Clone, Copy)]
 struct Running {
@@ -52,6 +57,7 @@ const UNIT: Duration = Duration::from_nanos(10);
 
 thread_local! {
     static RUNNING: Cell<Option<Running>> = const { Cell::new(None) };
+    static MEMORY: RefCell<Option<Reservation>> = const { RefCell::new(None) };
 }
 
 /// Restores what was running before, even if the call panics.
@@ -71,10 +77,38 @@ pub(super) fn run<T>(limit: Limit, call: impl FnOnce() -> T) -> Result<T, Interr
         ticks: 0,
     };
     let _restore = Restore(RUNNING.replace(Some(running)));
-    panic::catch_unwind(AssertUnwindSafe(call)).map_err(|cause| match cause.is::<Timeout>() {
-        true => Interrupted::Timeout,
-        false => Interrupted::Panicked,
+    panic::catch_unwind(AssertUnwindSafe(call)).map_err(|cause| {
+        if cause.is::<Timeout>() {
+            Interrupted::Timeout
+        } else if cause.is::<OutOfMemory>() {
+            Interrupted::OutOfMemory
+        } else {
+            Interrupted::Panicked
+        }
     })
+}
+
+/// As [`run`], and what the call reserves with [`reserve`] comes from `memory` until the call ends.
+pub(super) fn run_within<T>(
+    limit: Limit,
+    memory: &MemoryBudget,
+    call: impl FnOnce() -> T,
+) -> Result<T, Interrupted> {
+    let before = MEMORY.replace(Some(memory.reservation()));
+    let result = run(limit, call);
+    MEMORY.set(before);
+    result
+}
+
+/// Takes memory for a result that is larger than the arguments it is made from.
+pub(super) fn reserve(bytes: usize) {
+    let reserved = MEMORY.with_borrow_mut(|memory| match memory {
+        Some(memory) => memory.grow(bytes as u64).is_ok(),
+        None => true,
+    });
+    if !reserved {
+        panic::resume_unwind(Box::new(OutOfMemory));
+    }
 }
 
 /// One step of a loop whose steps take less than some microseconds.
@@ -118,6 +152,11 @@ pub(super) fn afford(units: usize) {
             panic::resume_unwind(Box::new(Timeout));
         }
     }
+}
+
+/// As [`reserve`], for a list of small values.
+pub(super) fn reserve_values(count: usize) {
+    reserve(count.saturating_mul(VALUE_BYTES));
 }
 
 /// Has another thread do the other work of this one; once per call.
@@ -167,6 +206,16 @@ mod tests {
             run(short, || afford(1_000_000_000)),
             Err(Interrupted::Timeout)
         );
+    }
+
+    #[test]
+    fn memory_is_reserved_until_the_call_ends() {
+        let budget = MemoryBudget::new(100);
+        let call = |bytes| run_within(limit(LONG), &budget, || reserve(bytes));
+        assert_eq!(call(100), Ok(()));
+        assert_eq!(budget.used(), 0);
+        assert_eq!(call(101), Err(Interrupted::OutOfMemory));
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::{
     value,
 };
 use crate::{
+    budget::parsed_bytes,
     host,
     inspect::Import,
     limits::OUTPUT_BYTES,
@@ -88,25 +89,35 @@ fn builtin(caller: &mut Caller<'_, Guest>, id: i32, args: &[i32]) -> wasmtime::R
         ))
     })?;
     let limit = caller.data().meter.builtin_limit();
-    let (mut values, mut argument_bytes) = (Vec::with_capacity(args.len()), 0);
+    let mut values = Vec::with_capacity(args.len());
+    let (mut argument_bytes, mut argument_memory) = (0, 0);
     for at in args {
-        let (value, bytes) = argument(caller, *at, limit)?;
-        values.push(value);
-        argument_bytes += bytes;
+        let argument = argument(caller, *at, limit)?;
+        values.push(argument.value);
+        argument_bytes += argument.bytes;
+        argument_memory += argument.memory;
     }
     let context = builtins::Context {
         now,
         limit,
         argument_bytes,
+        argument_memory,
+        memory: caller.data().meter.budget().clone(),
     };
     let result = builtin.call(&context, &values)?;
     log_notes(caller.data_mut(), result.log)?;
+    drop(values);
+    caller.data_mut().meter.release(argument_memory);
     match result.value {
         Some(value) => {
             let text = interruptible(limit, || value::write(&value))?.map_err(|error| {
                 Stop::Abort(format!("failed to write the result of a builtin: {error}"))
             })?;
-            reply(caller, &text)
+            let bytes = text.len() as u64;
+            caller.data_mut().meter.hold(bytes)?;
+            let at = reply(caller, &text);
+            caller.data_mut().meter.release(bytes);
+            at
         }
         None => Ok(0),
     }
@@ -116,6 +127,7 @@ fn builtin(caller: &mut Caller<'_, Guest>, id: i32, args: &[i32]) -> wasmtime::R
 fn interruptible<T>(limit: Limit, call: impl FnOnce() -> T) -> Result<T, Stop> {
     deadline::run(limit, call).map_err(|interrupted| match interrupted {
         Interrupted::Timeout => Stop::Timeout,
+        Interrupted::OutOfMemory => Stop::Overloaded,
         Interrupted::Panicked => Stop::Abort("failed to pass a value to a builtin".to_owned()),
     })
 }
@@ -127,20 +139,31 @@ fn log_notes(guest: &mut Guest, notes: Option<String>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Takes a value out of the guest, as text; also returns the length of that.
-fn argument(
-    caller: &mut Caller<'_, Guest>,
-    at: i32,
-    limit: Limit,
-) -> wasmtime::Result<(regorus::Value, usize)> {
+/// A value that was taken out of the guest.
+struct Argument {
+    value: regorus::Value,
+    /// Length of its text.
+    bytes: usize,
+    /// What it takes at most on the host, which the evaluation holds.
+    memory: u64,
+}
+
+/// Takes a value out of the guest, as text.
+fn argument(caller: &mut Caller<'_, Guest>, at: i32, limit: Limit) -> wasmtime::Result<Argument> {
     let functions = functions(caller)?;
     let at = functions.dump.call(&mut *caller, at)?;
-    let (memory, _) = memory(caller, "opa_builtin")?;
+    let (memory, guest) = memory(caller, "opa_builtin")?;
     let text = text_at(memory, at, "opa_builtin")?;
+    let memory = parsed_bytes(text);
+    guest.meter.hold(memory)?;
     let value = interruptible(limit, || value::parse(text))?.map_err(|error| {
         Stop::Abort(format!("failed to read the argument of a builtin: {error}"))
     })?;
-    Ok((value, text.len()))
+    Ok(Argument {
+        value,
+        bytes: text.len(),
+        memory,
+    })
 }
 
 /// Puts a value into the guest.

@@ -33,9 +33,10 @@ impl<'a> Instance<'a> {
         template: &'a Template,
         exports: &'a Exports,
         builtins: Arc<Table>,
+        input_bytes: usize,
         on_slow: Option<OnSlow>,
     ) -> Result<Self, Error> {
-        let mut sandbox = template.start(on_slow, |guest| {
+        let mut sandbox = template.start(input_bytes, on_slow, |guest| {
             guest.opa = Session {
                 functions: None,
                 builtins,
@@ -177,7 +178,12 @@ impl<'a> Instance<'a> {
             .ok_or(EvalError::BadAddress("opa_json_dump"))?;
         let window = &rest[..rest.len().min(OUTPUT_BYTES + 1)];
         match memchr::memchr(0, window) {
-            Some(end) => Ok(window[..end].to_vec()),
+            Some(end) => {
+                let text = window[..end].to_vec();
+                let meter = &mut self.sandbox.store.data_mut().meter;
+                meter.reserve(text.len() as u64)?;
+                Ok(text)
+            }
             None if window.len() > OUTPUT_BYTES => Err(EvalError::OutputTooLarge),
             None => Err(EvalError::BadAddress("opa_json_dump")),
         }

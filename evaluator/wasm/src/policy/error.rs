@@ -80,8 +80,8 @@ pub enum EvalError {
     /// Its Rego failed, or needs a builtin that does not exist here.
     #[error("the policy failed: {0}")]
     Rego(String),
-    /// All sandboxes are in use.
-    #[error("too many evaluations at once")]
+    /// All sandboxes are in use, or all memory that evaluations share.
+    #[error("the evaluator has no sandbox or no memory left for another evaluation")]
     Overloaded,
     /// A fault of the host.
     #[error("failed to run the policy: {0}")]
@@ -133,7 +133,7 @@ impl PrepareError {
         self.stage
     }
 
-    /// Whether a retry may succeed: all sandboxes were in use.
+    /// Whether a retry may succeed: all sandboxes or all memory were in use.
     pub fn is_transient(&self) -> bool {
         self.transient
     }
@@ -208,6 +208,7 @@ impl EvalError {
         let words = || meter.last_output.clone();
         let stopped = error.downcast_ref::<Stop>();
         match stopped {
+            Some(Stop::Overloaded) => return Self::Overloaded,
             Some(Stop::Timeout) => return Self::Timeout(meter.limits.timeout),
             Some(Stop::HostCallBudget) => return Self::HostCallBudget,
             Some(Stop::OutputTooLarge) => return Self::OutputTooLarge,

@@ -5,7 +5,11 @@ use std::time::{Duration, Instant};
 use wasmtime::ResourceLimiter;
 
 use super::Stop;
-use crate::limits::{HOST_CALL_BYTES, HOST_CALLS, Limits, TABLE_ELEMENTS};
+use crate::{
+    budget::{MemoryBudget, Reservation},
+    limits::{HOST_CALL_BYTES, HOST_CALLS, Limits, TABLE_ELEMENTS},
+    policy::EvalError,
+};
 
 /// The end of a guest's output that is kept for error messages.
 const LAST_OUTPUT: usize = 1024;
@@ -23,6 +27,8 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub(crate) struct Meter {
     pub(super) deadline: Instant,
     pub(crate) limits: Limits,
+    /// What this evaluation has of the memory that all share.
+    memory: Reservation,
     on_slow: Option<OnSlow>,
     /// How often `on_slow` may still be called.
     slow_calls: u8,
@@ -42,11 +48,12 @@ pub(crate) struct Meter {
 // === impl Meter ===
 
 impl Meter {
-    pub(super) fn new(limits: &Limits) -> Self {
+    pub(super) fn new(limits: &Limits, memory: Reservation) -> Self {
         let now = Instant::now();
         Self {
             deadline: now + limits.timeout.min(LONGEST),
             limits: *limits,
+            memory,
             on_slow: None,
             slow_calls: SLOW_CALLS,
             unseen_bytes: 0,
@@ -92,7 +99,27 @@ impl Meter {
             .bytes_left
             .checked_sub(bytes)
             .ok_or(Stop::HostCallBudget)?;
-        Ok(())
+        self.hold(bytes as u64)
+    }
+
+    /// Takes memory from what all evaluations share, until this one ends.
+    pub(crate) fn reserve(&mut self, bytes: u64) -> Result<(), EvalError> {
+        self.memory.grow(bytes).map_err(|_| EvalError::Overloaded)
+    }
+
+    /// As [`Meter::reserve`], for host functions.
+    pub(crate) fn hold(&mut self, bytes: u64) -> Result<(), Stop> {
+        Ok(self.memory.grow(bytes)?)
+    }
+
+    /// Returns what [`Meter::hold`] has taken.
+    pub(crate) fn release(&mut self, bytes: u64) {
+        self.memory.shrink(bytes);
+    }
+
+    /// The memory that all evaluations share.
+    pub(crate) fn budget(&self) -> &MemoryBudget {
+        self.memory.budget()
     }
 
     /// Ends an evaluation whose time is over; for host functions that take time themselves.
@@ -135,6 +162,9 @@ impl ResourceLimiter for Meter {
         let unseen = if current == 0 { self.unseen_bytes } else { 0 };
         let allowed = desired.saturating_sub(unseen) as u64 <= self.limits.memory_bytes;
         self.memory_refused |= !allowed;
+        if allowed {
+            self.hold(desired.saturating_sub(current) as u64)?;
+        }
         Ok(allowed)
     }
 
@@ -145,12 +175,16 @@ impl ResourceLimiter for Meter {
 
     fn table_growing(
         &mut self,
-        _: usize,
+        current: usize,
         desired: usize,
         _: Option<usize>,
     ) -> wasmtime::Result<bool> {
         let allowed = desired <= TABLE_ELEMENTS;
         self.table_refused |= !allowed;
+        if allowed {
+            let elements = desired.saturating_sub(current);
+            self.hold((elements * size_of::<usize>()) as u64)?;
+        }
         Ok(allowed)
     }
 

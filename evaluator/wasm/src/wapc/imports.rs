@@ -38,6 +38,10 @@ fn link_guest(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
             if response.len() > OUTPUT_BYTES {
                 return Err(Stop::OutputTooLarge.into());
             }
+            // A second response replaces the first.
+            let before = guest.wapc.response.take().map_or(0, |before| before.len());
+            guest.meter.release(before as u64);
+            guest.meter.hold(response.len() as u64)?;
             guest.wapc.response = Some(response.to_vec());
             wasmtime::Result::Ok(())
         },

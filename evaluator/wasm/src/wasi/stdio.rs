@@ -157,6 +157,7 @@ impl Guest {
             if stdout.len() + piece.len() > OUTPUT_BYTES {
                 return Err(Stop::OutputTooLarge);
             }
+            self.meter.hold(piece.len() as u64)?;
             stdout.extend_from_slice(piece);
             return Ok(());
         }

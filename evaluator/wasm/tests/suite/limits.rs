@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use assent_wasm::{Abi, EvalError, Limits, PolicySpec, Review, Stage, json};
+use assent_wasm::{
+    Abi, Engine, EngineConfig, EvalError, Limits, MemoryBudget, Policy, PolicySpec, Review, Stage,
+    json,
+};
 
 use crate::guests::{FREE, answering, evaluate, failure, pod, policy, spec, vet, wapc, wapc_with};
 
@@ -265,4 +268,64 @@ fn a_memory_limit_above_the_engines_is_refused() {
         .err()
         .unwrap();
     assert!(error.to_string().contains("memory limit"), "{error}");
+}
+
+/// What evaluations share, in pairs: enough for a guest that stays within its own limit, and not.
+#[test]
+fn memory_that_evaluations_share() {
+    let with = |bytes| {
+        Engine::new(EngineConfig {
+            memory: MemoryBudget::new(bytes),
+            ..EngineConfig::small()
+        })
+        .unwrap()
+    };
+    // 16 MiB more, which its own limit allows.
+    let grow = "(if (i32.eq (memory.grow (i32.const 256)) (i32.const -1)) (then unreachable))";
+    let wasm = then_accept(grow, "");
+    let evaluate = |engine: &Engine| {
+        let module = engine.compile(&wasm).unwrap();
+        let policy = Policy::prepare(engine, &module, limited(10_000, 64 << 20)).unwrap();
+        let pod = pod();
+        let verdict = policy.evaluate(&Review::admission(&pod).unwrap());
+        drop((policy, module));
+        assert_eq!(engine.memory().used(), 0);
+        verdict
+    };
+    assert!(evaluate(&with(64 << 20)).unwrap().allowed);
+    assert_eq!(evaluate(&with(8 << 20)), Err(EvalError::Overloaded));
+}
+
+#[test]
+fn evaluations_never_take_more_than_they_share() {
+    let memory = MemoryBudget::new(40 << 20);
+    let engine = Engine::new(EngineConfig {
+        memory: memory.clone(),
+        ..EngineConfig::small()
+    });
+    let engine = engine.unwrap();
+    let grow = "(local $n i64) (if (i32.eq (memory.grow (i32.const 192)) (i32.const -1)) (then unreachable))";
+    // The memory is held while it spins.
+    let grow = spin("300000").replacen("(local $n i64)", grow, 1);
+    let module = engine.compile(&then_accept(&grow, "")).unwrap();
+    let policy = Policy::prepare(&engine, &module, limited(60_000, 64 << 20)).unwrap();
+    let pod = pod();
+    let review = Review::admission(&pod).unwrap();
+    let most = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    match policy.evaluate(&review) {
+                        Ok(_) | Err(EvalError::Overloaded) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                    let used = usize::try_from(memory.used()).unwrap();
+                    most.fetch_max(used, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert!(most.load(Ordering::Relaxed) <= 40 << 20);
+    assert_eq!(memory.used(), 0);
 }

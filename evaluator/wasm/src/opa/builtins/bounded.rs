@@ -196,6 +196,7 @@ fn indexof_n(args: &[Value]) -> Result<Option<Value>, TooMuch> {
             deadline::tick();
         }
         if text[at..].starts_with(part) {
+            deadline::reserve_values(1);
             found.push(Value::from(position));
             within(found.len(), MAX_NUMBERS)?;
         }
@@ -263,6 +264,7 @@ fn range_step(args: &[Value]) -> Result<Option<Value>, TooMuch> {
     }
     let count = to.abs_diff(from) / step.unsigned_abs();
     within(usize::try_from(count).unwrap_or(usize::MAX), MAX_NUMBERS)?;
+    deadline::reserve_values(usize::try_from(count).unwrap_or(usize::MAX));
     let count = i128::try_from(count).map_err(|_| TooMuch)?;
     let sign = if from <= to { 1 } else { -1 };
     let numbers = (0..=count).map(|index| {

@@ -75,6 +75,7 @@ impl<'v> Search<'v> {
     fn end(&mut self, path: &[&Value]) -> Result<(), TooMuch> {
         self.steps += path.len();
         within(self.steps, MAX_STEPS)?;
+        deadline::reserve_values(1 + path.len());
         let path: Vec<Value> = path.iter().map(|node| (*node).clone()).collect();
         self.found.insert(Value::from(path));
         Ok(())

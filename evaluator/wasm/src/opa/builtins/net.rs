@@ -30,6 +30,7 @@ fn expand(args: &[Value]) -> Result<Option<Value>, TooMuch> {
     let bits = u32::from(net.max_prefix_len() - net.prefix_len());
     let count = 1_usize.checked_shl(bits).unwrap_or(usize::MAX);
     within(count, MAX_HOSTS)?;
+    deadline::reserve_values(count);
     let first = net.network();
     let address = |index: usize| match first {
         IpAddr::V4(v4) => {

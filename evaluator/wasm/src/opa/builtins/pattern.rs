@@ -291,6 +291,7 @@ fn find_n(args: &[Value]) -> Result<Option<Value>, TooMuch> {
     let mut found = Vec::new();
     if count > 0 {
         pattern.for_each(text, |start, end| {
+            deadline::reserve_values(1);
             found.push(Value::from(&text[start..end]));
             within(found.len(), MAX_PIECES)?;
             Ok(found.len() < count)
@@ -308,6 +309,7 @@ fn split(args: &[Value]) -> Result<Option<Value>, TooMuch> {
     };
     let (mut pieces, mut last) = (Vec::new(), 0);
     pattern.for_each(text, |start, end| {
+        deadline::reserve_values(1);
         pieces.push(Value::from(&text[last..start]));
         last = end;
         within(pieces.len(), MAX_PIECES)?;
@@ -328,12 +330,14 @@ fn replace(args: &[Value]) -> Result<Option<Value>, TooMuch> {
     let mut groups = with.contains('$').then(|| Groups::new(&pattern)).flatten();
     let (mut out, mut last) = (String::new(), 0);
     pattern.for_each(text, |start, end| {
+        let before = out.len();
         out.push_str(&text[last..start]);
         match &mut groups {
             Some(groups) => groups.expand(text, start, end, with, &mut out),
             None => out.push_str(with),
         }
         last = end;
+        deadline::reserve(out.len() - before);
         within(out.len(), OUTPUT_BYTES)?;
         Ok(true)
     })?;

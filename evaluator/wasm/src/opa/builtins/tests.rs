@@ -9,6 +9,8 @@ fn context(left: Duration, argument_bytes: usize) -> Context {
             on_slow: None,
         },
         argument_bytes,
+        argument_memory: 0,
+        memory: MemoryBudget::unlimited(),
     }
 }
 
@@ -272,6 +274,61 @@ fn builtins_end_at_the_deadline() {
         let result = table.get(0).unwrap().call(&context, &values);
         assert!(matches!(result, Err(Stop::Timeout)), "{name}");
     }
+}
+
+/// Each in pairs: within the memory that evaluations share, and beyond it.
+#[test]
+fn results_are_taken_from_the_memory_that_evaluations_share() {
+    let many = "a,".repeat(10_000);
+    for (name, args) in [
+        ("numbers.range_step", "[1,10000,1]".to_owned()),
+        ("indexof_n", format!(r#"["{many}","a"]"#)),
+        ("regex.find_n", format!(r#"["a","{many}",-1]"#)),
+        ("regex.split", format!(r#"[",","{many}"]"#)),
+        (
+            "regex.replace",
+            format!(r#"["{many}","a","{}"]"#, "b".repeat(100)),
+        ),
+        ("net.cidr_expand", r#"["10.0.0.0/18"]"#.to_owned()),
+    ] {
+        let table = Table::new(BTreeMap::from([(name.to_owned(), 0)])).unwrap();
+        let Value::Array(values) = value::parse(args.as_bytes()).unwrap() else {
+            panic!("arguments must be a list")
+        };
+        let values: Vec<_> = values.iter().cloned().collect();
+        let with = |bytes| Context {
+            memory: MemoryBudget::new(bytes),
+            ..context(Duration::from_secs(3600), 0)
+        };
+        let enough = with(4 << 20);
+        assert!(
+            table.get(0).unwrap().call(&enough, &values).is_ok(),
+            "{name}"
+        );
+        assert_eq!(enough.memory.used(), 0, "{name}");
+        let result = table.get(0).unwrap().call(&with(256 << 10), &values);
+        assert!(matches!(result, Err(Stop::Overloaded)), "{name}");
+    }
+}
+
+/// Wildcards could be tried in more ways than there is time for.
+#[test]
+fn globs_with_many_wildcards_end() {
+    let (glob, text) = ("*a".repeat(2_000), "a".repeat(100_000));
+    let args = format!(r#"["{glob}b",[],"{text}"]"#);
+    let table = Table::new(BTreeMap::from([("glob.match".to_owned(), 0)])).unwrap();
+    let Value::Array(values) = value::parse(args.as_bytes()).unwrap() else {
+        panic!("arguments must be a list")
+    };
+    let values: Vec<_> = values.iter().cloned().collect();
+    let context = context(Duration::from_millis(30), args.len());
+    let result = table.get(0).unwrap().call(&context, &values);
+    let ended = match &result {
+        Err(Stop::Timeout | Stop::Abort(_)) => true,
+        Ok(reply) => reply.value == Some(Value::Bool(false)),
+        Err(_) => false,
+    };
+    assert!(ended);
 }
 
 #[test]
