@@ -1,15 +1,13 @@
 //! Probes and metrics, on a port of their own.
 
-use std::{convert::Infallible, sync::Arc};
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
+use assent_serve::{Limits, Server, Shutdown, Transport};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::{body::Incoming, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto,
-};
+use hyper::body::Incoming;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -27,30 +25,20 @@ pub(crate) struct Admin {
 impl Admin {
     /// Serves until stopped; probes must work through a drain.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = stop.cancelled() => return,
-            };
-            let Ok((stream, _)) = accepted else {
-                // Out of file descriptors, most likely: do not spin.
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-                continue;
-            };
-            let (this, stop) = (self.clone(), stop.clone());
-            tokio::spawn(async move {
-                let service = service_fn(|request| {
-                    let answer = this.answer(&request);
-                    async move { Ok::<_, Infallible>(answer) }
-                });
-                let builder = auto::Builder::new(TokioExecutor::new());
-                let connection = builder.serve_connection(TokioIo::new(stream), service);
-                tokio::select! {
-                    _ = connection => {}
-                    () = stop.cancelled() => {}
-                }
-            });
-        }
+        let server = Server {
+            listener,
+            transport: Arc::new(ArcSwap::from_pointee(Transport::Plain)),
+            limits: Limits::probes(),
+            shutdown: Shutdown {
+                drain: CancellationToken::new(),
+                stop,
+            },
+        };
+        let answer = move |request: Request<Incoming>, _| {
+            let answer = self.answer(&request);
+            async move { answer }
+        };
+        server.run(answer).await;
     }
 
     fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {

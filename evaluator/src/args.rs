@@ -8,10 +8,11 @@ use std::{
 
 use clap::Parser;
 use http::Uri;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::{Config, Evaluator, Listen, Timings, TlsFiles};
+use crate::{Config, Evaluator, Listen, Timings, TlsFiles, memory};
 
 mod registries;
 
@@ -60,6 +61,9 @@ pub struct Args {
     /// Directory for the last good set of policies; without it a restart needs the control plane
     #[arg(long, env = "ASSENT_STATE", value_name = "DIR")]
     state: Option<PathBuf>,
+    /// File with a key of at least 32 characters by which the last good set is authenticated
+    #[arg(long, env = "ASSENT_STATE_KEY", value_name = "FILE")]
+    state_key: Option<PathBuf>,
     /// PEM file with the CA of the control plane
     #[arg(long, env = "ASSENT_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -82,6 +86,13 @@ pub struct Args {
         requires = "tls_cert"
     )]
     tls_key: Option<PathBuf>,
+    /// PEM file with the authorities of API servers' client certificates; with it, only clients that present such a
+    /// certificate are answered
+    #[arg(long, env = "ASSENT_CLIENT_CA", value_name = "FILE")]
+    client_ca: Option<PathBuf>,
+    /// Memory for requests and evaluations, such as 512Mi; derived from the container's limit without it
+    #[arg(long, env = "ASSENT_MEMORY_BUDGET", value_name = "BYTES", value_parser = memory::parse_bytes)]
+    memory_budget: Option<u64>,
     /// Seconds for which requests are answered after SIGTERM
     #[arg(
         long,
@@ -118,16 +129,20 @@ impl Args {
             advertise,
             admin_listen,
             state,
+            state_key,
             ca,
             token_file,
             tls_cert,
             tls_key,
+            client_ca,
+            memory_budget,
             drain_seconds,
             ready_without_control_plane,
             registries,
             log_format,
         } = self;
         log_to_stderr(&log_format);
+        raise_descriptor_limit();
         let timings = Timings {
             drain: Duration::try_from_secs_f64(drain_seconds)?,
             ready_without_control_plane: Duration::try_from_secs_f64(ready_without_control_plane)?,
@@ -145,12 +160,15 @@ impl Args {
             advertise,
             admin_listen: Some(Listen::Addr(admin_listen)),
             state,
+            state_key,
             ca,
             token_file,
             tls: tls_cert
                 .zip(tls_key)
                 .map(|(cert, key)| TlsFiles { cert, key }),
+            client_ca,
             engine: None,
+            memory_budget,
             registries: registries.read()?,
             timings,
         })
@@ -165,6 +183,18 @@ impl Args {
             _ = int.recv() => {}
         }
         Ok(())
+    }
+}
+
+/// Container runtimes set a low soft limit for programs that use `select`, which this one does not.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "failed to raise the limit of open files");
     }
 }
 
@@ -207,6 +237,8 @@ mod tests {
             "127.0.0.1:2",
             "--state",
             "/s",
+            "--state-key",
+            "/sk",
             "--ca",
             "/ca",
             "--token-file",
@@ -215,6 +247,10 @@ mod tests {
             "/c",
             "--tls-key",
             "/k",
+            "--client-ca",
+            "/cc",
+            "--memory-budget",
+            "512Mi",
             "--oci-insecure",
             "a,b:5000",
             "--oci-ca",

@@ -120,20 +120,28 @@ impl Connector {
             .map_err(|_| wrong())
     }
 
+    /// The authorities that the control plane's certificate must come from, PEM; none if they are the system's.
+    pub(crate) fn authorities(&self) -> Result<Option<Vec<u8>>, Error> {
+        let Some(path) = &self.ca else {
+            return Ok(None);
+        };
+        let pem = std::fs::read(path).map_err(|source| Error::File {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(Some(pem))
+    }
+
     /// The leader is reached by its address and known by the name that was configured.
     fn tls(&self) -> Result<ClientTlsConfig, Error> {
         let mut tls = ClientTlsConfig::new();
         if let Some(host) = self.uri.host() {
             tls = tls.domain_name(host.trim_matches(['[', ']']));
         }
-        let Some(path) = &self.ca else {
-            return Ok(tls.with_enabled_roots());
-        };
-        let pem = std::fs::read(path).map_err(|source| Error::File {
-            path: path.clone(),
-            source,
-        })?;
-        Ok(tls.ca_certificate(Certificate::from_pem(pem)))
+        Ok(match self.authorities()? {
+            Some(pem) => tls.ca_certificate(Certificate::from_pem(pem)),
+            None => tls.with_enabled_roots(),
+        })
     }
 }
 

@@ -25,14 +25,22 @@ pub struct Config {
     pub admin_listen: Option<Listen>,
     /// Directory for the last good set; none keeps nothing across restarts.
     pub state: Option<PathBuf>,
+    /// File with a key by which the last good set is authenticated; none, or no such file, trusts whoever can write
+    /// to the directory.
+    pub state_key: Option<PathBuf>,
     /// PEM file with the CA that the control plane's certificate must come from.
     pub ca: Option<PathBuf>,
     /// File with the bearer token; read again at each connect, because tokens rotate.
     pub token_file: Option<PathBuf>,
     /// Certificate and key of the review port; none asks the control plane for them.
     pub tls: Option<TlsFiles>,
+    /// PEM file with the authorities that sign the certificates of clients; none lets every client ask.
+    pub client_ca: Option<PathBuf>,
     /// An engine to share; none starts one for this evaluator.
     pub engine: Option<assent_wasm::Engine>,
+    /// Bytes for requests and evaluations; none derives them from the limit of the container or the memory of the
+    /// machine. An engine that is shared has a budget of its own for evaluations.
+    pub memory_budget: Option<u64>,
     /// Which registries policies may ask about images, and how.
     pub registries: RegistryAccess,
     /// Intervals and timeouts; tests use shorter ones.
@@ -78,6 +86,8 @@ pub struct Timings {
     pub resync: Duration,
     /// How often certificate files are checked for changes.
     pub certificate_poll: Duration,
+    /// How often the review port is checked.
+    pub self_check: Duration,
 }
 
 // === impl Config ===
@@ -94,10 +104,13 @@ impl Config {
             advertise: None,
             admin_listen: Some(any()),
             state: None,
+            state_key: None,
             ca: None,
             token_file: None,
             tls: None,
+            client_ca: None,
             engine: None,
+            memory_budget: None,
             registries: RegistryAccess::default(),
             timings: Timings::default(),
         }
@@ -143,6 +156,8 @@ impl Default for Timings {
             resync: Duration::from_secs(60),
             // Rotated files are renewed days before they expire.
             certificate_poll: Duration::from_secs(10),
+            // Three failures make the evaluator unready: within 15 s to 30 s.
+            self_check: Duration::from_secs(5),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Evaluation: runs the policies of a route within the evaluator's bounds and combines their verdicts.
 //!
-//! Nothing here knows the protocol of a request. A front end reserves what the request needs
-//! ([`Executor::admit`], [`Executor::reserve`]), calls [`Executor::run`] with a closure that parses the request
+//! Nothing here knows the protocol of a request. A front end reserves what the request needs while it is read
+//! ([`Executor::read`]), takes a place for it ([`Executor::admit`]), calls [`Executor::run`] with a closure that parses the request
 //! and calls [`Evaluation::decide`], and writes the [`Decision`] in its own protocol.
 
 use std::{
+    net::IpAddr,
     panic::{self, AssertUnwindSafe},
     sync::{Arc, mpsc},
     thread,
@@ -21,6 +22,7 @@ use crate::metrics::Metrics;
 
 mod concurrency;
 mod decision;
+mod intake;
 mod loaded;
 mod route;
 mod shared;
@@ -28,6 +30,7 @@ mod shared;
 mod tests;
 
 pub(crate) use decision::{Decision, Query};
+pub(crate) use intake::{Intake, Reading, RequestMemory};
 pub(crate) use loaded::{HealthEvent, LoadedPolicy};
 pub(crate) use route::Route;
 pub(crate) use shared::PolicyStates;
@@ -43,10 +46,10 @@ pub(crate) struct Executor {
 
 /// What all requests together may take.
 struct Bounds {
-    /// Concurrent requests, waiting ones included.
+    /// Requests that are being read.
+    intake: Arc<Intake>,
+    /// Requests that were read, waiting ones included.
     requests: Arc<Semaphore>,
-    /// Request bytes in memory, in KiB.
-    memory: Arc<Semaphore>,
     /// Concurrent evaluations.
     threads: Arc<Semaphore>,
 }
@@ -59,7 +62,7 @@ pub(crate) struct Job {
     /// Bytes of the request.
     pub(crate) size: usize,
     /// The memory that was reserved for the request.
-    pub(crate) memory: MemoryPermit,
+    pub(crate) memory: RequestMemory,
     /// Whether other requests arrive over the same connection meanwhile.
     pub(crate) multiplexed: bool,
 }
@@ -70,16 +73,11 @@ pub(crate) struct Evaluation {
     on_slow: Option<fn()>,
     seconds: Histogram,
     /// Held until the work is done, even if the client goes away: the thread is busy until then.
-    _held: (route::Turn, OwnedSemaphorePermit, MemoryPermit),
+    _held: (route::Turn, OwnedSemaphorePermit, RequestMemory),
 }
 
 /// A place among the concurrent requests.
 pub(crate) struct RequestPermit {
-    _permit: OwnedSemaphorePermit,
-}
-
-/// Memory reserved for the bytes of a request.
-pub(crate) struct MemoryPermit {
     _permit: OwnedSemaphorePermit,
 }
 
@@ -101,6 +99,10 @@ pub(crate) enum Overloaded {
     Requests,
     #[error("too many large requests are waiting")]
     Memory,
+    #[error("too many requests or bytes are on their way from this client")]
+    Peer,
+    #[error("the evaluator has no memory left for this evaluation")]
+    Evaluations,
     #[error("the request would wait past its deadline")]
     Threads,
     #[error(transparent)]
@@ -109,9 +111,6 @@ pub(crate) enum Overloaded {
 
 /// Some thousand requests wait for less than a client's timeout; more would time out.
 const REQUESTS: usize = 4_096;
-
-/// 256 MiB: 36 of the largest admission reviews, or all of the typical ones.
-const MEMORY_KIB: usize = 256 << 10;
 
 /// The largest request that is evaluated in place: parsing a larger one takes long by itself.
 const IN_PLACE_BYTES: usize = 64 << 10;
@@ -126,11 +125,11 @@ const HAND_OVER: Duration = Duration::from_millis(50);
 
 impl Executor {
     /// Must be called inside of the runtime that serves the front ends. `threads` bounds concurrent evaluations.
-    pub(crate) fn new(metrics: Metrics, threads: usize) -> Self {
+    pub(crate) fn new(metrics: Metrics, threads: usize, intake: Intake) -> Self {
         Self {
             bounds: Bounds {
+                intake: Arc::new(intake),
                 requests: Arc::new(Semaphore::new(REQUESTS)),
-                memory: Arc::new(Semaphore::new(MEMORY_KIB)),
                 threads: Arc::new(Semaphore::new(threads)),
             },
             metrics,
@@ -138,7 +137,7 @@ impl Executor {
         }
     }
 
-    /// Takes a place for a request before anything of it is read.
+    /// Takes a place for a request that was read.
     pub(crate) fn admit(&self) -> Result<RequestPermit, Overloaded> {
         match self.bounds.requests.clone().try_acquire_owned() {
             Ok(permit) => Ok(RequestPermit { _permit: permit }),
@@ -146,13 +145,9 @@ impl Executor {
         }
     }
 
-    /// Reserves memory for the bytes of a request.
-    pub(crate) fn reserve(&self, bytes: u64) -> Result<MemoryPermit, Overloaded> {
-        let kib = u32::try_from(bytes.div_ceil(1024).max(1)).unwrap_or(u32::MAX);
-        match self.bounds.memory.clone().try_acquire_many_owned(kib) {
-            Ok(permit) => Ok(MemoryPermit { _permit: permit }),
-            Err(_) => Err(self.refuse(Overloaded::Memory)),
-        }
+    /// Takes a place for a request of this peer before anything of it is read.
+    pub(crate) fn read(&self, peer: IpAddr) -> Result<Reading, Overloaded> {
+        self.bounds.intake.begin(peer)
     }
 
     /// Runs `work` when the route's policies and a thread are free.
@@ -203,7 +198,8 @@ impl Executor {
         }
     }
 
-    fn refuse(&self, overloaded: Overloaded) -> Overloaded {
+    /// Counts a refusal.
+    pub(crate) fn refuse(&self, overloaded: Overloaded) -> Overloaded {
         self.metrics.overload_rejections.inc();
         overloaded
     }

@@ -14,11 +14,13 @@ mod evaluation;
 mod failure;
 #[doc(hidden)]
 pub mod fuzz;
+mod memory;
 mod metrics;
 mod plan;
 mod prepare;
 mod readiness;
 mod registries;
+mod self_check;
 mod start;
 mod store;
 mod sync;

@@ -15,6 +15,8 @@ pub(crate) struct Readiness {
     /// Whether the control plane has confirmed or replaced the set: from then on only its sets count.
     confirmed: AtomicBool,
     draining: AtomicBool,
+    /// Whether the review port did not answer its last checks.
+    silent: AtomicBool,
     certificates: RwLock<Option<Certificates>>,
 }
 
@@ -59,6 +61,13 @@ impl Readiness {
         }
     }
 
+    /// Whether the review port answers.
+    pub(crate) fn set_answering(&self, answering: bool) {
+        if self.silent.swap(!answering, Relaxed) == answering {
+            tracing::warn!(answering, "the review port has changed");
+        }
+    }
+
     pub(crate) fn drain(&self) {
         self.draining.store(true, Relaxed);
     }
@@ -74,6 +83,9 @@ impl Readiness {
         }
         if !self.set.load(Relaxed) {
             return Err("no complete set of policies has been loaded yet");
+        }
+        if self.silent.load(Relaxed) {
+            return Err("the review port does not answer");
         }
         let certificates = self
             .certificates

@@ -1,15 +1,16 @@
 //! Wiring: from a configuration to a running evaluator.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     net::SocketAddr,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
 use assent_proto::v1;
-use assent_wasm::{Abi, Engine, EngineConfig};
+use assent_serve::{Limits, Server, Shutdown};
+use assent_wasm::{Abi, Engine, EngineConfig, MemoryBudget};
 use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
@@ -21,18 +22,24 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     active::ActiveSet,
     admin::Admin,
-    admission::{Handler, Server, Transport},
+    admission::Handler,
     client::Connector,
-    config::{Config, Listen, Timings, TlsFiles},
-    evaluation::{Executor, PolicyStates},
+    config::{Config, Listen},
+    evaluation::{Executor, Intake, PolicyStates},
+    memory::MemoryPlan,
     metrics::Metrics,
     prepare::Preparer,
     readiness::Readiness,
     registries::host_services,
-    store::{self, Restored, Store},
+    self_check::SelfCheck,
+    store::{self, Crashed, Restored, Seal, Store},
     sync::{DiscoveryClient, keep, machine::Machine},
-    tls::{self, Certificates, csr::Renewer},
+    tls::Certificates,
 };
+
+mod security;
+
+use security::Security;
 
 /// Starts evaluators.
 pub struct Evaluator;
@@ -77,12 +84,15 @@ pub enum Error {
     /// The configuration of registries is invalid.
     #[error(transparent)]
     Registries(#[from] assent_oci::SourcesError),
-    /// Another evaluator holds the state directory.
+    /// Another evaluator holds the state directory, or its key can't be used.
     #[error("{0}")]
     State(String),
     /// The certificate can't be used.
     #[error("{0}")]
     Tls(String),
+    /// Certificates of clients would not be asked for.
+    #[error("failed to require client certificates at {0}: the review port has no TLS")]
+    ClientCertificates(SocketAddr),
     /// Reviews would not be encrypted.
     #[error(
         "failed to serve reviews at {0}: plain HTTP is for the loopback interface only; \
@@ -116,10 +126,13 @@ impl Evaluator {
             advertise,
             admin_listen,
             state,
+            state_key,
             ca,
             token_file,
             tls,
+            client_ca,
             engine,
+            memory_budget,
             registries,
             timings,
         } = config;
@@ -128,22 +141,30 @@ impl Evaluator {
         let admin = admin_listen
             .map(|listen| bind(listen, "probes and metrics"))
             .transpose()?;
+        let memory = MemoryPlan::detect(memory_budget);
         let engine = match engine {
             Some(engine) => engine,
-            None => Engine::new(EngineConfig::default())?,
+            None => Engine::new(EngineConfig {
+                memory: MemoryBudget::new(memory.evaluations),
+                ..EngineConfig::default()
+            })?,
         };
         let services = host_services(registries)?;
         let metrics = Metrics::new();
-        let store = open_store(state, &metrics)?;
+        let seal = seal(state_key.as_deref(), &policy_server)?;
+        let store = open_store(state, seal, &metrics)?;
         let connector = Connector::new(discovery, ca, token_file);
         let readiness = Arc::new(Readiness::default());
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
         let mut tasks = Vec::new();
 
+        let certificates = Certificates::new(metrics.certificate_expiry.clone());
+        let client_certificates = client_ca.is_some();
         let security = Security {
             listen,
-            certificates: Certificates::new(metrics.certificate_expiry.clone()),
+            certificates: certificates.clone(),
             files: tls,
+            client_ca,
             store: store.clone(),
             connector: connector.clone(),
             id: id.clone(),
@@ -155,15 +176,33 @@ impl Evaluator {
         let active = Arc::new(ActiveSet::default());
         let handler = Handler {
             active: active.clone(),
-            executor: Arc::new(Executor::new(metrics.clone(), threads)),
+            executor: Arc::new(Executor::new(
+                metrics.clone(),
+                threads,
+                Intake::new(memory.bodies),
+            )),
             readiness: readiness.clone(),
             metrics: metrics.clone(),
+            client_certificates,
         };
-        let server = Arc::new(Server {
-            handler: Arc::new(handler),
+        let server = Server {
+            listener,
+            transport: transport.clone(),
+            limits: Limits::reviews(),
+            shutdown: Shutdown {
+                drain: drain.clone(),
+                stop: stop.clone(),
+            },
+        };
+        let server = tokio::spawn(serve_reviews(server, Arc::new(handler)));
+        let check = SelfCheck {
+            port: listen,
             transport,
-        });
-        let server = tokio::spawn(server.run(listener, drain.clone(), stop.clone()));
+            certificates,
+            readiness: readiness.clone(),
+            every: timings.self_check,
+        };
+        tasks.push(tokio::spawn(check.run()));
 
         let admin_addr = admin.as_ref().map(|(_, addr)| *addr);
         if let Some((listener, _)) = admin {
@@ -181,15 +220,16 @@ impl Evaluator {
         let keeper = store
             .clone()
             .map(|store| tokio::spawn(keep::run(store, kept, metrics.clone())));
+        let restored = store.as_ref().and_then(|store| restore(store, &metrics));
         let (health_sender, health) = mpsc::channel(HEALTH_EVENTS);
         let sync = DiscoveryClient {
             connector,
             node: node(&engine, id, policy_server, format!("{scheme}://{reached}")),
-            machine: machine(store.as_deref(), &metrics),
-            preparer: Preparer::new(engine, store.clone(), services),
+            machine: machine(store.as_deref(), restored.as_ref(), &metrics),
             active,
             // Half of the threads: one slow policy leaves room for the others.
-            states: PolicyStates::new(metrics.clone(), threads / 2),
+            states: PolicyStates::new(metrics.clone(), threads / 2, engine.memory().clone()),
+            preparer: Preparer::new(engine, store.clone(), services),
             readiness: readiness.clone(),
             metrics: metrics.clone(),
             health,
@@ -200,9 +240,8 @@ impl Evaluator {
             modules: None,
             loaded: HashMap::new(),
         };
-        let restored = store.as_ref().and_then(|store| restore(store, &metrics));
         tasks.push(tokio::spawn(sync.run(restored, stop.clone())));
-        tracing::info!(%listen, admin = ?admin_addr, "evaluator started");
+        tracing::info!(%listen, admin = ?admin_addr, ?memory, "evaluator started");
         Ok(Handle {
             listen,
             admin: admin_addr,
@@ -277,71 +316,12 @@ impl Drop for Handle {
     }
 }
 
-/// How the review port is secured.
-struct Security {
-    listen: SocketAddr,
-    certificates: Certificates,
-    files: Option<TlsFiles>,
-    store: Option<Arc<Store>>,
-    connector: Connector,
-    id: String,
-    policy_server: String,
-}
-
-// === impl Security ===
-
-impl Security {
-    /// Certificate files if given, else a certificate from the control plane, else plain HTTP on the loopback
-    /// interface.
-    fn set_up(
-        self,
-        readiness: &Arc<Readiness>,
-        timings: Timings,
-        tasks: &mut Vec<JoinHandle<()>>,
-    ) -> Result<(Arc<ArcSwap<Transport>>, &'static str), Error> {
-        let certificates = self.certificates;
-        let failed = |error: tls::Error| Error::Tls(error.to_string());
-        let config = || certificates.server_config().map_err(failed);
-        if let Some(files) = self.files {
-            certificates.install(tls::files::load(&files).map_err(failed)?);
-            readiness.require(certificates.clone());
-            let transport = Transport::Tls(config()?);
-            let every = timings.certificate_poll;
-            tasks.push(tokio::spawn(tls::files::watch(files, certificates, every)));
-            return Ok((Arc::new(ArcSwap::from_pointee(transport)), "https"));
-        }
-        let loopback = self.listen.ip().is_loopback();
-        if !self.connector.is_tls() {
-            return match loopback {
-                true => Ok((Arc::new(ArcSwap::from_pointee(Transport::Plain)), "http")),
-                false => Err(Error::Insecure(self.listen)),
-            };
-        }
-        readiness.require(certificates.clone());
-        let transport = Arc::new(ArcSwap::from_pointee(Transport::Tls(config()?)));
-        let renewer = Renewer {
-            connector: self.connector,
-            id: self.id,
-            policy_server: self.policy_server,
-            store: self.store,
-            certificates: certificates.clone(),
-        };
-        let to = transport.clone();
-        let readiness = readiness.clone();
-        tasks.push(tokio::spawn(async move {
-            renewer.run().await;
-            // This control plane signs no certificates: plain HTTP, on the loopback interface only.
-            if loopback {
-                readiness.waive();
-                to.store(Arc::new(Transport::Plain));
-            } else {
-                tracing::error!(
-                    "the control plane signs no certificates: give --tls-cert and --tls-key"
-                );
-            }
-        }));
-        Ok((transport, "https"))
-    }
+async fn serve_reviews(server: Server, handler: Arc<Handler>) {
+    let handle = move |request, peer: Arc<assent_serve::Peer>| {
+        let handler = handler.clone();
+        async move { handler.handle(request, &peer).await }
+    };
+    server.run(handle).await;
 }
 
 fn check_discovery(uri: &http::Uri, has_ca: bool) -> Result<(), Error> {
@@ -366,16 +346,25 @@ fn bind(listen: Listen, what: &'static str) -> Result<(TcpListener, SocketAddr),
     Ok((listener, addr))
 }
 
+/// A key that can't be used is a configuration error: without it a forged set might be used.
+fn seal(key: Option<&Path>, policy_server: &str) -> Result<Seal, Error> {
+    let failed = |error: store::Error| Error::State(error.to_string());
+    key.map_or(Ok(Seal::Digest), |path| {
+        Seal::read(path, policy_server).map_err(failed)
+    })
+}
+
 /// A directory that can't be used is not fatal: only the last good set is lost. One that another evaluator uses is a
 /// configuration error.
 fn open_store(
-    state: Option<std::path::PathBuf>,
+    state: Option<PathBuf>,
+    seal: Seal,
     metrics: &Metrics,
 ) -> Result<Option<Arc<Store>>, Error> {
     let Some(path) = state else {
         return Ok(None);
     };
-    match Store::open(&path) {
+    match Store::open(&path, seal) {
         Ok(store) => Ok(Some(Arc::new(store))),
         Err(error @ store::Error::Locked(_)) => Err(Error::State(error.to_string())),
         Err(error) => {
@@ -387,16 +376,17 @@ fn open_store(
 }
 
 /// A state machine with what earlier processes have stored.
-fn machine(store: Option<&Store>, metrics: &Metrics) -> Machine {
+fn machine(store: Option<&Store>, restored: Option<&Restored>, metrics: &Metrics) -> Machine {
     let Some(store) = store else {
-        return Machine::new(BTreeMap::new(), 0);
+        return Machine::new(Crashed::default(), 0);
     };
     let term = store.term().unwrap_or_else(|error| {
         metrics.state_errors.inc();
         tracing::error!(%error, "failed to read the last leadership: sets of an older leader are accepted until the next set");
         0
     });
-    Machine::new(store.crashed(), term)
+    let served = restored.map(Restored::digests).unwrap_or_default();
+    Machine::new(store.crashed(&served), term)
 }
 
 fn restore(store: &Store, metrics: &Metrics) -> Option<Restored> {

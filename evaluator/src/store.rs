@@ -14,14 +14,17 @@ use crate::announced::{Announced, Routes};
 
 mod attempts;
 pub(crate) mod fuzz;
+mod seal;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use attempts::Attempt;
+pub(crate) use attempts::{Attempt, Crashed};
+pub(crate) use seal::Seal;
 
 /// A directory that belongs to one evaluator.
 pub(crate) struct Store {
     root: PathBuf,
+    seal: Seal,
     /// Held for the life of the process: two evaluators would overwrite each other's files.
     _lock: File,
 }
@@ -49,9 +52,6 @@ pub(crate) enum Error {
     Damaged { path: PathBuf, why: String },
 }
 
-/// First line of the set's file; the number changes with its format.
-const MAGIC: &[u8] = b"assent-set-1\n";
-
 /// The file of the leadership term.
 const TERM: &str = "leadership";
 
@@ -61,7 +61,7 @@ const LARGEST: u64 = 1 << 30;
 // === impl Store ===
 
 impl Store {
-    pub(crate) fn open(root: &Path) -> Result<Self, Error> {
+    pub(crate) fn open(root: &Path, seal: Seal) -> Result<Self, Error> {
         for dir in ["", "modules", "attempts", "crashed"] {
             let dir = root.join(dir);
             fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
@@ -72,6 +72,7 @@ impl Store {
             .map_err(|_| Error::Locked(path))?;
         Ok(Self {
             root: root.to_owned(),
+            seal,
             _lock: lock,
         })
     }
@@ -84,7 +85,7 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io_error("read", &path)(error)),
         };
-        decode(&bytes)
+        decode(&bytes, &self.seal)
             .map(Some)
             .map_err(|why| Error::Damaged { path, why })
     }
@@ -126,12 +127,7 @@ impl Store {
         });
         let version = Announced::new(offers.collect(), routes.clone()).version();
         let body = crate::wire::write_set(&version, policies.values(), routes.values());
-        let mut bytes = MAGIC.to_vec();
-        bytes.push(u8::from(whole));
-        let digest = Digest::of(&[&[u8::from(whole)], body.as_slice()].concat());
-        bytes.extend_from_slice(digest.as_bytes());
-        bytes.extend_from_slice(&body);
-        self.write("set", &bytes)
+        self.write("set", &self.seal.wrap(whole, &body))
     }
 
     /// A module by its digest. A file with another digest is removed: the module will be fetched again.
@@ -208,23 +204,26 @@ impl Store {
     }
 }
 
-fn decode(bytes: &[u8]) -> Result<Restored, String> {
-    let rest = bytes
-        .strip_prefix(MAGIC)
-        .ok_or("it does not begin with the expected header")?;
-    let (whole, rest) = rest.split_first().ok_or("it is cut off")?;
-    let (digest, body) = rest.split_first_chunk::<32>().ok_or("it is cut off")?;
-    if Digest::of(&[&[*whole], body].concat()) != Digest::from_raw(*digest) {
-        return Err("its content does not match its digest".into());
+// === impl Restored ===
+
+impl Restored {
+    /// The digests of modules and contents in the set.
+    pub(crate) fn digests(&self) -> HashSet<Digest> {
+        let policies = self.set.offers().values();
+        let policies = policies.filter_map(|offer| offer.body.as_ref().ok());
+        policies
+            .flat_map(|policy| [policy.content_digest, policy.content.module_digest])
+            .collect()
     }
+}
+
+fn decode(bytes: &[u8], seal: &Seal) -> Result<Restored, String> {
+    let (whole, body) = seal.open(bytes)?;
     let update = crate::wire::read_set(body)?;
     let set = Announced::default()
         .updated(&update, true)
         .map_err(|error| error.to_string())?;
-    Ok(Restored {
-        set,
-        whole: *whole == 1,
-    })
+    Ok(Restored { set, whole })
 }
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {

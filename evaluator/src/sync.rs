@@ -71,13 +71,14 @@ impl DiscoveryClient {
     ) {
         let mut backoff = Backoff::default();
         let mut leader: Option<String> = None;
+        let mut retry_at = None;
         let mut first = self.connect(None).await;
         if let Some(restored) = restored {
             let modules = first
                 .as_ref()
                 .map(|connection| Modules::new(connection.clone()));
             tokio::select! {
-                () = self.restore(restored, modules) => {}
+                again = self.restore(restored, modules) => retry_at = again,
                 () = stop.cancelled() => return,
             }
         }
@@ -90,10 +91,18 @@ impl DiscoveryClient {
                 },
             };
             let end = match connection {
-                None => End {
-                    ended: Ended::Failed,
-                    leader: None,
-                },
+                None => {
+                    if retry_at.is_some_and(|at| at <= Instant::now()) {
+                        tokio::select! {
+                            again = self.retry_restored() => retry_at = again,
+                            () = stop.cancelled() => return,
+                        }
+                    }
+                    End {
+                        ended: Ended::Failed,
+                        leader: None,
+                    }
+                }
                 Some(connection) => tokio::select! {
                     end = self.session(connection) => end,
                     () = stop.cancelled() => return,
@@ -125,13 +134,32 @@ impl DiscoveryClient {
         }
     }
 
-    /// Puts the set from disk in place before the stream is opened.
-    async fn restore(&mut self, restored: crate::store::Restored, modules: Option<Modules>) {
-        let mut out = Vec::new();
+    /// Puts the set from disk in place before the stream is opened. Returns when to retry what is missing.
+    async fn restore(
+        &mut self,
+        restored: crate::store::Restored,
+        modules: Option<Modules>,
+    ) -> Option<Instant> {
         let input = Input::Restored {
             set: restored.set,
             whole: restored.whole,
         };
+        let retry_at = self.offline(input, modules).await;
+        tracing::info!(
+            whole = self.machine.is_whole(),
+            "last good set loaded from disk"
+        );
+        retry_at
+    }
+
+    /// Retries what the set from disk lacks, while there is no control plane.
+    async fn retry_restored(&mut self) -> Option<Instant> {
+        self.offline(Input::RetryDue, None).await
+    }
+
+    /// Processes an input without a stream. Returns when to retry.
+    async fn offline(&mut self, input: Input, modules: Option<Modules>) -> Option<Instant> {
+        let (mut out, mut retry_at) = (Vec::new(), None);
         self.machine.step(input, &mut out);
         let mut complete = false;
         while let Some(output) = pop(&mut out) {
@@ -149,13 +177,12 @@ impl DiscoveryClient {
                     complete = swap.table.active_complete;
                     self.swap(*swap);
                 }
+                Output::RetryLater { attempt } => {
+                    retry_at = Some(Instant::now() + backoff::retry(attempt, rand::random()));
+                }
                 other => tracing::debug!(?other, "ignored without a stream"),
             }
         }
-        tracing::info!(
-            whole = self.machine.is_whole(),
-            "last good set loaded from disk"
-        );
         if complete {
             let (readiness, wait) = (self.readiness.clone(), self.ready_without);
             tokio::spawn(async move {
@@ -163,6 +190,7 @@ impl DiscoveryClient {
                 readiness.unconfirmed();
             });
         }
+        retry_at
     }
 
     /// Adds prepared revisions to the loaded ones; the machine only needs to know which.

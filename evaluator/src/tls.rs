@@ -9,15 +9,16 @@ use std::{
 use arc_swap::ArcSwapOption;
 use prometheus_client::metrics::{family::Family, gauge::Gauge};
 use rustls::{
-    ServerConfig,
+    RootCertStore, ServerConfig,
     crypto::{CryptoProvider, aws_lc_rs},
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject as _},
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
 
 use crate::metrics::CertificateLabels;
 
+pub(crate) mod client;
 pub(crate) mod csr;
 pub(crate) mod files;
 #[cfg(test)]
@@ -46,6 +47,8 @@ pub(crate) enum Error {
     Key(String),
     #[error("failed to use the certificate: {0}")]
     Unusable(String),
+    #[error("failed to use the authorities of clients: {0}")]
+    ClientCa(String),
     #[error("failed to set up TLS: {0}")]
     Setup(#[from] rustls::Error),
 }
@@ -80,12 +83,58 @@ impl Certificates {
             .is_some_and(|certificate| certificate.is_valid(now))
     }
 
+    /// Whether this is the certificate in use.
+    pub(crate) fn is_leaf(&self, leaf: &CertificateDer<'_>) -> bool {
+        let certificate = self.certificate.load();
+        let own = certificate.as_ref().and_then(|own| own.key.cert.first());
+        own.is_some_and(|own| own == leaf)
+    }
+
+    /// Whether the certificate in use was signed by one of the authorities in `bundle`, PEM. True without a certificate,
+    /// and if the bundle has none: nothing can be said then.
+    pub(crate) fn leads_to(&self, bundle: &[u8]) -> bool {
+        let certificate = self.certificate.load();
+        let Some([leaf, issuers @ ..]) = certificate.as_ref().map(|own| own.key.cert.as_slice())
+        else {
+            return true;
+        };
+        let roots: Vec<_> = CertificateDer::pem_slice_iter(bundle).flatten().collect();
+        let anchors: Vec<_> = roots
+            .iter()
+            .filter_map(|root| webpki::anchor_from_trusted_cert(root).ok())
+            .collect();
+        let Ok(leaf) = webpki::EndEntityCert::try_from(leaf) else {
+            return true;
+        };
+        let verified = leaf.verify_for_usage(
+            webpki::ALL_VERIFICATION_ALGS,
+            &anchors,
+            issuers,
+            UnixTime::now(),
+            webpki::KeyUsage::server_auth(),
+            None,
+            None,
+        );
+        let stranger = matches!(
+            verified,
+            Err(webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey)
+        );
+        anchors.is_empty() || !stranger
+    }
+
     /// TLS 1.2 and 1.3, HTTP/2 and 1.1.
-    pub(crate) fn server_config(&self) -> Result<Arc<ServerConfig>, Error> {
-        let mut config = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_cert_resolver(Arc::new(self.clone()));
+    /// With `clients`, those who present a certificate are known by it.
+    pub(crate) fn server_config(
+        &self,
+        clients: Option<RootCertStore>,
+    ) -> Result<Arc<ServerConfig>, Error> {
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?;
+        let builder = match clients {
+            Some(roots) => builder.with_client_cert_verifier(client::verifier(roots)?),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(self.clone()));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }

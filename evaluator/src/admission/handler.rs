@@ -5,18 +5,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use assent_serve::Peer;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::{Body as _, Incoming as Body};
+use http_body_util::Full;
+use hyper::body::Incoming as Body;
 
 use super::{
-    response,
+    body, response,
     review::{Endpoint, Error, Incoming, check_content_type},
 };
 use crate::{
     active::{ActiveSet, Lookup},
-    evaluation::{self, Decision, Evaluation, Executor, Job, MemoryPermit, Query},
+    evaluation::{self, Decision, Evaluation, Executor, Job, Overloaded, Query},
     metrics::{CodeLabels, Metrics},
     readiness::Readiness,
 };
@@ -27,12 +28,15 @@ pub(crate) struct Handler {
     pub(crate) executor: Arc<Executor>,
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) metrics: Metrics,
+    /// Whether clients must present a certificate. The handshake verifies it, but does not insist on one: probes have
+    /// none, and others get a reason.
+    pub(crate) client_certificates: bool,
 }
 
 type HttpResponse = Response<Full<Bytes>>;
 
-/// An UPDATE carries two objects of at most 3 MiB each.
-const MAX_BODY: usize = 7 << 20;
+/// The path of probes.
+pub(crate) const READYZ: &str = "/readyz";
 
 /// The body comes from the same cluster; the API server gives up after 10 s by default.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,9 +48,9 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 // === impl Handler ===
 
 impl Handler {
-    pub(crate) async fn handle(&self, request: Request<Body>) -> HttpResponse {
+    pub(crate) async fn handle(&self, request: Request<Body>, peer: &Peer) -> HttpResponse {
         let http1 = request.version() < Version::HTTP_2;
-        let mut response = match self.respond(request).await {
+        let mut response = match self.respond(request, peer).await {
             Ok(response) => response,
             Err(error) => response::error(error.status(), &error.to_string()),
         };
@@ -66,8 +70,14 @@ impl Handler {
         response
     }
 
-    async fn respond(&self, request: Request<Body>) -> Result<HttpResponse, Error> {
+    async fn respond(&self, request: Request<Body>, peer: &Peer) -> Result<HttpResponse, Error> {
         let arrived = Instant::now();
+        if request.uri().path() == READYZ {
+            return Ok(self.readyz());
+        }
+        if self.client_certificates && peer.certificate.is_none() {
+            return Err(Error::NoCertificate);
+        }
         let path = request.uri().path().to_owned();
         let (endpoint, path) = Endpoint::split(&path).ok_or(Error::Endpoint)?;
         if request.method() != Method::POST {
@@ -86,14 +96,17 @@ impl Handler {
         };
         let start_by = arrived + route.patience(timeout(request.uri().query()));
         let multiplexed = request.version() >= Version::HTTP_2;
-        let _permit = match self.executor.admit() {
-            Ok(permit) => permit,
-            Err(overloaded) => return Ok(unavailable(&overloaded)),
-        };
-        let (body, memory) = match self.read(request).await? {
-            Ok(read) => read,
-            Err(overloaded) => return Ok(unavailable(&overloaded)),
-        };
+        let reading = self.executor.read(peer.addr.ip().to_canonical());
+        let reading = reading.map_err(|overloaded| self.executor.refuse(overloaded))?;
+        let read = body::read(request.into_body(), reading);
+        let read = tokio::time::timeout(BODY_TIMEOUT, read).await;
+        let (body, memory) = read.map_err(|_| Error::Slow)?.map_err(|error| {
+            if let Error::Overloaded(overloaded) = error {
+                self.executor.refuse(overloaded);
+            }
+            error
+        })?;
+        let _permit = self.executor.admit()?;
         let job = Job {
             route,
             start_by,
@@ -103,8 +116,9 @@ impl Handler {
         };
         let review = move |evaluation: &Evaluation| review(evaluation, endpoint, &body);
         match self.executor.run(job, review).await {
+            Ok(Err(Error::Overloaded(overloaded))) => Err(self.executor.refuse(overloaded).into()),
             Ok(result) => result,
-            Err(evaluation::Error::Overloaded(overloaded)) => Ok(unavailable(&overloaded)),
+            Err(evaluation::Error::Overloaded(overloaded)) => Err(overloaded.into()),
             Err(error @ evaluation::Error::NoAnswer) => Ok(response::error(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 &error.to_string(),
@@ -112,28 +126,11 @@ impl Handler {
         }
     }
 
-    /// Reads the body into memory that is reserved for it.
-    async fn read(
-        &self,
-        request: Request<Body>,
-    ) -> Result<Result<(Bytes, MemoryPermit), evaluation::Overloaded>, Error> {
-        let body = request.into_body();
-        let upper = body.size_hint().upper().unwrap_or(MAX_BODY as u64);
-        if upper > MAX_BODY as u64 {
-            return Err(Error::TooLarge(MAX_BODY));
-        }
-        let memory = match self.executor.reserve(upper) {
-            Ok(memory) => memory,
-            Err(overloaded) => return Ok(Err(overloaded)),
-        };
-        let collect = Limited::new(body, MAX_BODY).collect();
-        let collected = tokio::time::timeout(BODY_TIMEOUT, collect).await;
-        match collected.map_err(|_| Error::Slow)? {
-            Ok(body) => Ok(Ok((body.to_bytes(), memory))),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-                Err(Error::TooLarge(MAX_BODY))
-            }
-            Err(error) => Err(Error::Body(error.to_string())),
+    /// The same answer as on the admin port, for probes of this port itself.
+    fn readyz(&self) -> HttpResponse {
+        match self.readiness.check() {
+            Ok(()) => Response::new(Full::from("ok\n")),
+            Err(why) => response::error(StatusCode::SERVICE_UNAVAILABLE, why),
         }
     }
 }
@@ -149,8 +146,12 @@ fn review(evaluation: &Evaluation, endpoint: Endpoint, body: &[u8]) -> Result<Ht
     let Decision {
         mut verdict,
         policy,
+        overloaded,
         ..
     } = evaluation.decide(&query);
+    if overloaded {
+        return Err(Overloaded::Evaluations.into());
+    }
     response::name_revision(&mut verdict, policy.policy.revision.as_str());
     Ok(response::verdict(endpoint, &incoming.uid, &verdict))
 }
@@ -159,10 +160,6 @@ fn review(evaluation: &Evaluation, endpoint: Endpoint, body: &[u8]) -> Result<Ht
 /// make one at the wrong place.
 fn join_patches(_: &[u8], _: &[u8]) -> Option<Vec<u8>> {
     None
-}
-
-fn unavailable(overloaded: &evaluation::Overloaded) -> HttpResponse {
-    response::error(StatusCode::SERVICE_UNAVAILABLE, &overloaded.to_string())
 }
 
 /// How long the client waits for the response. The API server says so in the parameter `timeout`.

@@ -6,6 +6,8 @@ use http::{HeaderMap, Method, StatusCode, header};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::evaluation::Overloaded;
+
 mod request;
 #[cfg(test)]
 mod tests;
@@ -56,6 +58,10 @@ pub(crate) enum Error {
     NoRequest,
     #[error("the request has no uid")]
     NoUid,
+    #[error("this evaluator answers clients with a certificate of its --client-ca only")]
+    NoCertificate,
+    #[error(transparent)]
+    Overloaded(#[from] Overloaded),
 }
 
 #[derive(Deserialize)]
@@ -174,6 +180,8 @@ impl Error {
             Self::ContentType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
+            Self::NoCertificate => StatusCode::UNAUTHORIZED,
+            Self::Overloaded(_) => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::BAD_REQUEST,
         }
     }

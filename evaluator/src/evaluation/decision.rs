@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use assent_core::Mode;
-use assent_wasm::{LogText, Review, Verdict};
+use assent_wasm::{EvalError, LogText, Review, Verdict};
 
 use super::{LoadedPolicy, Route};
 
@@ -27,6 +27,8 @@ pub(crate) struct Decision<'a> {
     /// Whether the policy gave no verdict. The verdict is then a denial that says why, for front ends whose
     /// protocol knows no other way to report an error.
     pub(crate) failed: bool,
+    /// Whether it gave none because the evaluator has no memory left: another replica may have.
+    pub(crate) overloaded: bool,
 }
 
 /// The fault is the policy's, not the request's.
@@ -59,6 +61,7 @@ pub(super) fn decide<'a>(
 }
 
 fn ask<'a>(policy: &'a LoadedPolicy, query: &Query<'_>, on_slow: Option<fn()>) -> Decision<'a> {
+    let mut overloaded = false;
     let (verdict, failed) = match policy.evaluate(&query.review, on_slow) {
         Ok(verdict) => {
             let metrics = policy.metrics();
@@ -71,6 +74,7 @@ fn ask<'a>(policy: &'a LoadedPolicy, query: &Query<'_>, on_slow: Option<fn()>) -
             (verdict, false)
         }
         Err(error) => {
+            overloaded = error == EvalError::Overloaded;
             let (name, revision) = (&policy.policy.policy, &policy.policy.revision);
             let reason = error.reason();
             let text = error.to_string();
@@ -88,6 +92,7 @@ fn ask<'a>(policy: &'a LoadedPolicy, query: &Query<'_>, on_slow: Option<fn()>) -
             verdict,
             policy,
             failed,
+            overloaded,
         }
     }
 }
@@ -113,6 +118,7 @@ fn let_pass(policy: &LoadedPolicy, verdict: Verdict, failed: bool) -> Decision<'
         verdict,
         policy,
         failed: false,
+        overloaded: false,
     }
 }
 
@@ -122,6 +128,7 @@ fn join<'a>(before: Decision<'a>, next: Decision<'a>, join_patches: JoinPatches)
         mut verdict,
         policy,
         failed,
+        overloaded,
     } = next;
     let Verdict {
         patch: earlier,
@@ -139,6 +146,7 @@ fn join<'a>(before: Decision<'a>, next: Decision<'a>, join_patches: JoinPatches)
             verdict,
             policy,
             failed,
+            overloaded,
         };
     }
     verdict.patch = match (earlier, verdict.patch) {
@@ -152,6 +160,7 @@ fn join<'a>(before: Decision<'a>, next: Decision<'a>, join_patches: JoinPatches)
         verdict,
         policy,
         failed,
+        overloaded,
     }
 }
 
@@ -164,6 +173,7 @@ fn conflict(policy: &LoadedPolicy) -> Decision<'_> {
         verdict: failure(message),
         policy,
         failed: true,
+        overloaded: false,
     }
 }
 

@@ -65,7 +65,7 @@ impl LoadedPolicy {
         events: mpsc::Sender<HealthEvent>,
     ) -> Self {
         Self {
-            shared: states.get(policy.policy.as_str()),
+            shared: states.get(policy.policy.as_str(), policy.content.limits.memory_bytes),
             metrics: states.metrics().of(&policy),
             policy,
             sandbox,

@@ -5,6 +5,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
+use assent_wasm::MemoryBudget;
+
 use super::concurrency::ConcurrencyLimit;
 use crate::metrics::Metrics;
 
@@ -26,32 +28,43 @@ struct Inner {
     metrics: Metrics,
     /// Concurrent evaluations of one policy.
     per_policy: usize,
+    memory: MemoryBudget,
 }
 
 // === impl PolicyStates ===
 
 impl PolicyStates {
     /// Each policy may have `per_policy` concurrent evaluations, so that a slow one leaves threads for others.
-    pub(crate) fn new(metrics: Metrics, per_policy: usize) -> Self {
+    /// `memory` is what all evaluations share, of which one policy may take half.
+    pub(crate) fn new(metrics: Metrics, per_policy: usize, memory: MemoryBudget) -> Self {
         Self(Arc::new(Inner {
             states: Mutex::default(),
             metrics,
             per_policy,
+            memory,
         }))
     }
 
-    pub(super) fn get(&self, policy: &str) -> Arc<PolicyState> {
+    /// `memory_bytes` is the limit of the policy's guest.
+    pub(super) fn get(&self, policy: &str, memory_bytes: u64) -> Arc<PolicyState> {
         let mut states = self.lock();
         if let Some(state) = states.get(policy).and_then(Weak::upgrade) {
             return state;
         }
         let state = Arc::new(PolicyState {
-            limit: ConcurrencyLimit::new(self.0.per_policy),
+            limit: ConcurrencyLimit::new(self.at_once(memory_bytes)),
             policy: policy.to_owned(),
             states: self.clone(),
         });
         states.insert(policy.to_owned(), Arc::downgrade(&state));
         state
+    }
+
+    /// As many as fit into half of the memory if each uses all that its limit allows; at least one.
+    fn at_once(&self, memory_bytes: u64) -> usize {
+        let half = self.0.memory.available_to_evaluations() / 2;
+        let fit = usize::try_from(half / memory_bytes.max(1)).unwrap_or(usize::MAX);
+        fit.clamp(1, self.0.per_policy.max(1))
     }
 
     pub(super) fn metrics(&self) -> &Metrics {

@@ -2,7 +2,7 @@
 use std::sync::{LazyLock, Mutex};
 
 use assent_core::{Digest, Mode, Policy, PolicyKey, policy::Content};
-use assent_wasm::{Abi, Engine, EngineConfig, PolicySpec, Review};
+use assent_wasm::{Abi, Engine, EngineConfig, MemoryBudget, PolicySpec, Review};
 use prometheus_client::registry::Registry;
 use serde_json::value::RawValue;
 
@@ -64,7 +64,7 @@ fn mk_loaded(
 }
 
 fn mk_states() -> PolicyStates {
-    PolicyStates::new(Metrics::new(), 1)
+    PolicyStates::new(Metrics::new(), 1, MemoryBudget::unlimited())
 }
 
 fn allowing(states: &PolicyStates, name: &str, generation: i64) -> Arc<LoadedPolicy> {
@@ -245,7 +245,7 @@ fn a_policys_state_ends_with_its_last_revision() {
     let metrics = Metrics::new();
     let mut registry = Registry::default();
     metrics.register(&mut registry);
-    let states = PolicyStates::new(metrics, 1);
+    let states = PolicyStates::new(metrics, 1, MemoryBudget::unlimited());
     let (one, two) = (allowing(&states, "a", 1), allowing(&states, "a", 2));
     let other = allowing(&states, "b", 1);
     let series = |policy: &str| {

@@ -1,16 +1,13 @@
 //! Bytes as a set on disk.
 
-use assent_core::Digest;
-
-use super::{MAGIC, decode};
+use super::{Seal, decode};
 
 /// The whole file as it lies there.
 pub(crate) fn kept_set(bytes: &[u8]) -> bool {
-    decode(bytes).is_ok()
+    decode(bytes, &Seal::Digest).is_ok()
 }
 
-/// The bytes under a digest that is right: without it chance would never get further.
+/// The bytes under a seal that is right: without it chance would never get further.
 pub(crate) fn set(bytes: &[u8]) -> bool {
-    let digest = Digest::of(&[&[1], bytes].concat());
-    kept_set(&[MAGIC, &[1], digest.as_bytes(), bytes].concat())
+    kept_set(&Seal::Digest.wrap(true, bytes))
 }

@@ -7,11 +7,15 @@ use crate::{
     failure::Stage,
 };
 
+fn open(dir: &Path) -> Result<Store, Error> {
+    Store::open(dir, Seal::Digest)
+}
+
 fn saved(dir: &Path) -> Announced {
     let (a, b) = (mk_policy("a", 1, "x"), mk_policy("b", 2, "y"));
     let set = mk_set(&[(&a, RouteState::Active), (&b, RouteState::Candidate)]);
     let policies = [a, b].map(|p| (p.revision.clone(), p)).into();
-    Store::open(dir)
+    open(dir)
         .unwrap()
         .save(&policies, set.routes(), true)
         .unwrap();
@@ -21,9 +25,9 @@ fn saved(dir: &Path) -> Announced {
 #[test]
 fn a_set_is_found_again() {
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(Store::open(dir.path()).unwrap().load().unwrap(), None);
+    assert_eq!(open(dir.path()).unwrap().load().unwrap(), None);
     let set = saved(dir.path());
-    let restored = Store::open(dir.path()).unwrap().load().unwrap().unwrap();
+    let restored = open(dir.path()).unwrap().load().unwrap().unwrap();
     assert_eq!(restored, Restored { set, whole: true });
 }
 
@@ -33,7 +37,7 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
     saved(dir.path());
     let path = dir.path().join("set");
     let good = fs::read(&path).unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = open(dir.path()).unwrap();
     for at in 0..good.len() {
         let mut bad = good.clone();
         bad[at] ^= 1;
@@ -56,7 +60,7 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
 fn a_forged_set_with_a_right_checksum_is_not_believed() {
     let dir = tempfile::tempdir().unwrap();
     let set = saved(dir.path());
-    let store = Store::open(dir.path()).unwrap();
+    let store = open(dir.path()).unwrap();
     let policies: Vec<_> = set
         .offers()
         .values()
@@ -65,7 +69,7 @@ fn a_forged_set_with_a_right_checksum_is_not_believed() {
     // Routes are left out, the version is the old one.
     let body = crate::wire::write_set(&set.version(), &policies, []);
     let digest = Digest::of(&[&[1], body.as_slice()].concat());
-    let forged = [MAGIC, &[1], digest.as_bytes(), &body].concat();
+    let forged = [seal::BY_DIGEST, &[1], digest.as_bytes(), &body].concat();
     fs::write(dir.path().join("set"), forged).unwrap();
     assert!(matches!(store.load(), Err(Error::Damaged { .. })));
 }
@@ -73,7 +77,7 @@ fn a_forged_set_with_a_right_checksum_is_not_believed() {
 #[test]
 fn an_unreadable_set_is_an_error_and_not_an_empty_one() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = open(dir.path()).unwrap();
     fs::create_dir(dir.path().join("set")).unwrap();
     assert!(matches!(store.load(), Err(Error::Io { .. })));
 }
@@ -81,7 +85,7 @@ fn an_unreadable_set_is_an_error_and_not_an_empty_one() {
 #[test]
 fn a_damaged_module_is_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = open(dir.path()).unwrap();
     let digest = Digest::of(b"wasm");
     assert_eq!(store.module(&digest), None);
     store.keep_module(&digest, b"wasm").unwrap();
@@ -94,7 +98,7 @@ fn a_damaged_module_is_removed() {
 #[test]
 fn sweeping_leaves_what_is_needed() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = open(dir.path()).unwrap();
     let (a, b) = (Digest::of(b"a"), Digest::of(b"b"));
     store.keep_module(&a, b"a").unwrap();
     store.keep_module(&b, b"b").unwrap();
@@ -108,15 +112,15 @@ fn only_markers_of_a_dead_process_poison() {
     let (good, bad) = (Digest::of(b"good"), Digest::of(b"bad"));
     let revision = assent_core::RevisionId::from_wire("cluster/a/1-x");
     {
-        let store = Store::open(dir.path()).unwrap();
+        let store = open(dir.path()).unwrap();
         drop(store.attempt(&good, &revision, Stage::Compile));
         // A process that dies drops nothing.
         std::mem::forget(store.attempt(&bad, &revision, Stage::SelfTest));
     }
     for _ in 0..2 {
-        let crashed = Store::open(dir.path()).unwrap().crashed();
-        assert_eq!(crashed.keys().collect::<Vec<_>>(), [&bad]);
-        let failure = &crashed[&bad];
+        let crashed = open(dir.path()).unwrap().crashed(&HashSet::new());
+        assert_eq!(crashed.failures.keys().collect::<Vec<_>>(), [&bad]);
+        let failure = &crashed.failures[&bad];
         assert_eq!((failure.stage, failure.retryable), (Stage::SelfTest, false));
         assert!(
             failure.message.contains("cluster/a/1-x"),
@@ -127,9 +131,46 @@ fn only_markers_of_a_dead_process_poison() {
 }
 
 #[test]
+fn content_that_was_served_is_tried_again_and_waits_after_the_second_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    let what = Digest::of(b"served");
+    let revision = assent_core::RevisionId::from_wire("cluster/a/1-x");
+    let die = || std::mem::forget(store.attempt(&what, &revision, Stage::Compile));
+    die();
+    let crashed = store.crashed(&[what].into());
+    assert_eq!(crashed, Crashed::default());
+    for times in 2..5 {
+        die();
+        // The set on disk may not have it any more.
+        let crashed = store.crashed(&HashSet::new());
+        let failure = &crashed.failures[&what];
+        assert_eq!((failure.stage, failure.retryable), (Stage::Compile, true));
+        assert_eq!(crashed.in_a_row, times);
+    }
+    // An attempt that ends, however it ends, is the end of the row.
+    drop(store.attempt(&what, &revision, Stage::Compile));
+    assert_eq!(store.crashed(&HashSet::new()), Crashed::default());
+    die();
+    assert_eq!(store.crashed(&[what].into()), Crashed::default());
+}
+
+#[test]
+fn a_marker_of_an_older_version_is_of_new_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    let what = Digest::of(b"old");
+    let path = dir.path().join("attempts").join(what.hex());
+    fs::write(path, "compile cluster/a/1-x").unwrap();
+    let crashed = store.crashed(&HashSet::new());
+    assert_eq!(crashed.failures[&what].stage, Stage::Compile);
+    assert!(!crashed.failures[&what].retryable);
+}
+
+#[test]
 fn a_leadership_term_is_found_again() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = open(dir.path()).unwrap();
     assert_eq!(store.term().unwrap(), 0);
     store.keep_term(7).unwrap();
     assert_eq!(store.term().unwrap(), 7);
@@ -142,15 +183,15 @@ fn a_leadership_term_is_found_again() {
 #[test]
 fn one_directory_has_one_evaluator() {
     let dir = tempfile::tempdir().unwrap();
-    let _first = Store::open(dir.path()).unwrap();
-    assert!(matches!(Store::open(dir.path()), Err(Error::Locked(_))));
+    let _first = open(dir.path()).unwrap();
+    assert!(matches!(open(dir.path()), Err(Error::Locked(_))));
 }
 
 #[test]
 fn files_are_private() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = open(dir.path()).unwrap();
     store.write("tls.key", b"secret").unwrap();
     let mode = fs::metadata(dir.path().join("tls.key"))
         .unwrap()

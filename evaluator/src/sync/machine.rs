@@ -12,6 +12,7 @@ use crate::{
     announced::{Announced, Error, Offer, Offers, Routes, Update},
     failure::{Failure, Stage},
     plan::{self, Failed, Loaded, Plan, RoutingTable},
+    store::Crashed,
 };
 
 mod io;
@@ -30,6 +31,9 @@ const CLAIMS: usize = 20_000;
 /// delays they span about ten minutes.
 const RETRIES: u32 = 10;
 
+/// The first delay of content during which processes died is at most 32 s to 64 s.
+const LONGEST_FIRST: u32 = 6;
+
 /// The announced set, the loaded revisions, and the state of the stream.
 pub(crate) struct Machine {
     announced: Arc<Announced>,
@@ -38,8 +42,8 @@ pub(crate) struct Machine {
     failed: Failed,
     /// The version that was loaded whole last.
     whole: Option<Version>,
-    /// Modules and contents that crashed this process before.
-    poisoned: BTreeMap<Digest, Failure>,
+    /// Modules and contents during which earlier processes died.
+    crashed: Crashed,
     lease_transitions: u64,
     /// A response was rejected as a whole, and none was applied since.
     rejected: bool,
@@ -75,14 +79,14 @@ struct Round {
 // === impl Machine ===
 
 impl Machine {
-    /// `poisoned` crashed the process before; `lease_transitions` is the newest leadership that it has seen.
-    pub(crate) fn new(poisoned: BTreeMap<Digest, Failure>, lease_transitions: u64) -> Self {
+    /// Earlier processes died during `crashed`; `lease_transitions` is the newest leadership that they have seen.
+    pub(crate) fn new(crashed: Crashed, lease_transitions: u64) -> Self {
         Self {
             announced: Arc::default(),
             loaded: Loaded::new(),
             failed: Failed::new(),
             whole: None,
-            poisoned,
+            crashed,
             lease_transitions,
             rejected: false,
             stream: None,
@@ -229,14 +233,14 @@ impl Machine {
         confirms: bool,
         out: &mut Vec<Output>,
     ) {
-        self.attempt = 0;
         let plan = plan::plan(
             &candidate,
             offered,
             &self.loaded,
             &self.failed,
-            &self.poisoned,
+            &self.crashed.failures,
         );
+        self.attempt = self.first_attempt(&plan);
         let prepare = plan.prepare.clone();
         self.round = Some(Round {
             candidate,
@@ -252,6 +256,19 @@ impl Machine {
         }
     }
 
+    /// Content during which processes died waits longer each time until it is tried again.
+    fn first_attempt(&self, plan: &Plan) -> u32 {
+        let mut crashed = self.crashed.failures.values();
+        let waits = crashed.any(|failure| {
+            failure.retryable && plan.failed.values().any(|failed| failed == failure)
+        });
+        if waits {
+            self.crashed.in_a_row.min(LONGEST_FIRST)
+        } else {
+            0
+        }
+    }
+
     fn prepared(&mut self, results: Results, timing: Timing, out: &mut Vec<Output>) {
         let Some(mut round) = self.round.take().filter(|round| round.running) else {
             return;
@@ -261,6 +278,10 @@ impl Machine {
             match results.get(&policy.revision) {
                 Some(Ok(())) => {
                     round.plan.failed.remove(&policy.revision);
+                    let content = &policy.content;
+                    for done in [&policy.content_digest, &content.module_digest] {
+                        self.crashed.failures.remove(done);
+                    }
                     self.loaded.insert(policy.revision.clone(), policy);
                 }
                 Some(Err(failure)) => {
@@ -380,7 +401,13 @@ impl Machine {
 
     fn plan_retry(&mut self, round: Round, out: &mut Vec<Output>) {
         let transient = round.plan.failed.values().any(|failure| failure.retryable);
-        if !transient || self.attempt >= RETRIES || !round.confirms || self.stream.is_none() {
+        let awaited = match self.stream {
+            Some(_) => round.confirms,
+            // Until there is a stream, only content that waits because processes died during it: everything that it
+            // needs is on disk.
+            None => !round.confirms && self.first_attempt(&round.plan) > 0,
+        };
+        if !transient || self.attempt >= RETRIES || !awaited {
             return;
         }
         out.push(Output::RetryLater {

@@ -21,6 +21,8 @@ pub(crate) struct Renewer {
     pub(crate) policy_server: String,
     pub(crate) store: Option<Arc<Store>>,
     pub(crate) certificates: Certificates,
+    /// How often the certificate is compared with the bundle.
+    pub(crate) poll: Duration,
 }
 
 /// The outcome of a request.
@@ -40,6 +42,8 @@ pub(crate) enum Error {
     Make(#[from] rcgen::Error),
     #[error("failed to have the certificate signed: {}", .0.message())]
     Sign(Box<tonic::Status>),
+    #[error("the signed certificate does not lead to the authorities in the file of --ca")]
+    Untrusted,
     #[error("failed to use the signed certificate: {0}")]
     Use(#[from] super::Error),
 }
@@ -69,22 +73,50 @@ impl Renewer {
     pub(crate) async fn run(self) {
         let mut due = self.restore();
         let mut backoff = Backoff::default();
+        // Whether a certificate that does not lead to the bundle is a reason to ask for another one.
+        let mut compare = true;
         loop {
-            let wait = due.and_then(|due| due.duration_since(SystemTime::now()).ok());
-            tokio::time::sleep(wait.unwrap_or_default()).await;
-            match self.request().await {
+            self.wait(due, compare).await;
+            let error = match self.request().await {
                 Ok((SignOutcome::Unsupported, _)) => return,
-                Ok((SignOutcome::Signed, renew_at)) => {
+                Ok((SignOutcome::Signed, renew_at)) if self.is_trusted() => {
                     backoff = Backoff::default();
-                    due = renew_at;
+                    (due, compare) = (renew_at, true);
+                    continue;
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "failed to get a serving certificate; retrying");
-                    let wait = backoff.after(Ended::Failed, rand::random());
-                    // A floor, because a refusal may come at once.
-                    due = Some(SystemTime::now() + wait.max(Duration::from_millis(250)));
-                }
+                Ok((SignOutcome::Signed, _)) => Error::Untrusted,
+                Err(error) => error,
+            };
+            tracing::warn!(%error, "failed to get a serving certificate; retrying");
+            let wait = backoff.after(Ended::Failed, rand::random());
+            // A floor, because a refusal may come at once.
+            due = Some(SystemTime::now() + wait.max(Duration::from_millis(250)));
+            compare = false;
+        }
+    }
+
+    /// Waits until a certificate is due, or until the authorities change so that API servers no longer trust the one
+    /// in use.
+    async fn wait(&self, due: Option<SystemTime>, compare: bool) {
+        loop {
+            let left = due.and_then(|due| due.duration_since(SystemTime::now()).ok());
+            let Some(left) = left.filter(|left| !left.is_zero()) else {
+                return;
+            };
+            if compare && !self.is_trusted() {
+                tracing::info!("the authority has changed; asking for another serving certificate");
+                return;
             }
+            tokio::time::sleep(left.min(self.poll)).await;
+        }
+    }
+
+    /// Whether the certificate in use leads to the control plane's bundle, by which webhooks are configured, too. A
+    /// bundle that can't be read says nothing.
+    fn is_trusted(&self) -> bool {
+        match self.connector.authorities() {
+            Ok(Some(bundle)) => self.certificates.leads_to(&bundle),
+            _ => true,
         }
     }
 

@@ -55,3 +55,38 @@ fn a_key_must_belong_to_its_certificate() {
     assert!(ServingCertificate::from_pem(b"", key.as_bytes()).is_err());
     assert!(ServingCertificate::from_pem(chain.as_bytes(), b"").is_err());
 }
+
+/// An authority and a leaf that it signed, as a chain with its key.
+fn signed(name: &str) -> (String, ServingCertificate) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, name);
+    let authority = rcgen::CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap());
+    let authority = authority.unwrap();
+    let key = KeyPair::generate().unwrap();
+    let leaf = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let leaf = leaf.signed_by(&key, &authority).unwrap();
+    let key = key.serialize_pem();
+    let leaf = ServingCertificate::from_pem(leaf.pem().as_bytes(), key.as_bytes()).unwrap();
+    (authority.pem(), leaf)
+}
+
+#[test]
+fn a_certificate_is_compared_with_the_authorities() {
+    let (own, leaf) = signed("assent");
+    // The same name with another key, as after a rotation.
+    let (next, _) = signed("assent");
+    let (other, _) = signed("other");
+    let certificates = Certificates::default();
+    assert!(certificates.leads_to(next.as_bytes()));
+    certificates.install(leaf);
+    assert!(certificates.leads_to(own.as_bytes()));
+    assert!(certificates.leads_to(format!("{next}{own}").as_bytes()));
+    assert!(!certificates.leads_to(next.as_bytes()));
+    assert!(!certificates.leads_to(other.as_bytes()));
+    assert!(!certificates.leads_to(format!("{next}{other}").as_bytes()));
+    // Nothing can be said by a file that is being written.
+    assert!(certificates.leads_to(b""));
+}

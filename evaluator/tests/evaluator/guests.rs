@@ -31,6 +31,35 @@ pub(crate) fn loop_later() -> Vec<u8> {
     guest(r#"{"accepted":true}"#, &on_large("(loop $l (br $l))"))
 }
 
+/// Takes a second to accept its settings.
+pub(crate) fn slow_settings() -> Vec<u8> {
+    // A subscription to the clock: kind 0, the monotonic clock, 10^9 ns.
+    let source = r#"(module
+  (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+  (import "wasi_snapshot_preview1" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 0) "{\22valid\22:true}")
+  (data (i32.const 64) "{\22accepted\22:true}")
+  (func (export "__guest_call") (param $op i32) (param $len i32) (result i32)
+    (if (i32.ne (local.get $op) (i32.const 17))
+      (then (call $respond (i32.const 64) (i32.const 17)) (return (i32.const 1))))
+    (i32.store (i32.const 144) (i32.const 1))
+    (i64.store (i32.const 152) (i64.const 1000000000))
+    (drop (call $poll (i32.const 128) (i32.const 256) (i32.const 1) (i32.const 512)))
+    (call $respond (i32.const 0) (i32.const 14))
+    (i32.const 1)))"#;
+    wat::parse_str(source).unwrap()
+}
+
+/// Takes `pages` of 64 KiB for real requests, and spins with them until its deadline if `spins`.
+pub(crate) fn hungry(pages: u32, spins: bool) -> Vec<u8> {
+    let spin = if spins { "(loop $l (br $l))" } else { "" };
+    let grow = format!(
+        "(if (i32.eq (memory.grow (i32.const {pages})) (i32.const -1)) (then unreachable)) {spin}"
+    );
+    guest(r#"{"accepted":true}"#, &on_large(&grow))
+}
+
 /// Crashes on everything.
 pub(crate) fn crash() -> Vec<u8> {
     guest("{}", "unreachable")

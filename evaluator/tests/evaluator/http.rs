@@ -34,6 +34,18 @@ impl Client {
         Self(sender)
     }
 
+    /// Over a connection whose handshake is done.
+    pub(crate) async fn over_tls(stream: tokio_rustls::client::TlsStream<TcpStream>) -> Self {
+        Self::over(TokioIo::new(stream)).await
+    }
+
+    /// The status of a review; none if the server closes the connection.
+    pub(crate) async fn try_review(&mut self, path: &str) -> Option<u16> {
+        self.0.ready().await.ok()?;
+        let response = self.0.send_request(post(path, &pod("CREATE"))).await;
+        response.ok().map(|response| response.status().as_u16())
+    }
+
     pub(crate) async fn send(&mut self, request: Request<Full<Bytes>>) -> (StatusCode, Value) {
         let response = self.exchange(request).await;
         let status = response.status();

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attack;
 mod discovery;
 mod guests;
 mod http;
+mod memory;
 mod peer;
 mod registries;
 mod registry;

@@ -177,6 +177,124 @@ async fn content_that_brought_the_process_down_is_not_tried_again() {
     assert_eq!(fs::read_dir(&attempts).unwrap().count(), 0);
 }
 
+/// An evaluator as a process of its own, without a control plane.
+fn process(state: &Path, port: u16) -> std::process::Child {
+    std::process::Command::new(env!("CARGO_BIN_EXE_assent-evaluator"))
+        .args(["--discovery", "http://127.0.0.1:1", "--id", "evaluator-0"])
+        .args(["--listen", &format!("127.0.0.1:{port}")])
+        .args([
+            "--admin-listen",
+            "127.0.0.1:0",
+            "--ready-without-control-plane",
+            "0",
+        ])
+        .arg("--state")
+        .arg(state)
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// A port that is free now.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Waits until a content is being tried, and kills the process meanwhile.
+async fn kill_while_trying(state: &Path, content: &Digest) {
+    let marker = state.join("attempts").join(content.hex());
+    // The attempt takes a second. If this test was not looking for as long, another one will do.
+    for _ in 0..20 {
+        let mut child = process(state, free_port());
+        for _ in 0..1_000 {
+            if marker.exists() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if marker.exists() {
+            return;
+        }
+    }
+    panic!("no process was killed while it tried {content}");
+}
+
+#[tokio::test]
+async fn a_killed_process_does_not_take_what_it_served_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = Revision::new("a", 1, &guests::slow_settings());
+    seed(dir.path(), &[&one]).await;
+    // The second time in a row the policy has to wait, and is tried again all the same.
+    for times in 1..=2 {
+        kill_while_trying(dir.path(), &one.policy().content_digest).await;
+        if times == 2 {
+            assert_eq!(fs::read_dir(dir.path().join("crashed")).unwrap().count(), 1);
+        }
+    }
+    let port = free_port();
+    let mut child = process(dir.path(), port);
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let path = format!("/validate/{}", one.path());
+    eventually("it serves again", async || {
+        let Ok(stream) = tokio::net::TcpStream::connect(address).await else {
+            return false;
+        };
+        drop(stream);
+        Client::plain(address).await.review(&path).await.0.as_u16() == 200
+    })
+    .await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[tokio::test]
+async fn a_forged_set_is_not_used_if_there_is_a_key() {
+    let (dir, key) = (
+        tempfile::tempdir().unwrap(),
+        tempfile::NamedTempFile::new().unwrap(),
+    );
+    fs::write(key.path(), "0123456789abcdef0123456789abcdef").unwrap();
+    let one = Revision::new("a", 1, &guests::deny("kept"));
+    // A forger can write everything but the key: this set has all its digests right.
+    let (_, addr) = seed(dir.path(), &[&one]).await;
+    let sealed = || async {
+        let uri = format!("http://{addr}").parse().unwrap();
+        let mut config = assent_evaluator::Config::loopback(uri, "evaluator-0");
+        config.engine = Some(crate::engine());
+        config.state = Some(dir.path().to_owned());
+        config.state_key = Some(key.path().to_owned());
+        config.timings.ready_without_control_plane = Duration::ZERO;
+        config.timings.drain = Duration::ZERO;
+        assent_evaluator::Evaluator::start(config).await.unwrap()
+    };
+    let path = format!("/validate/{}", one.path());
+    let evaluator = sealed().await;
+    let mut client = Client::plain(evaluator.listen_addr()).await;
+    assert_eq!(client.review(&path).await.0.as_u16(), 503);
+    // What it writes itself is found again.
+    let mut peer = Peer::start_at(addr).await;
+    peer.serve(&one);
+    let mut stream = peer.stream().await;
+    assert!(stream.hello.initial_revisions.is_empty());
+    let before = fs::read(dir.path().join("set")).unwrap();
+    stream
+        .applied(full(&snapshot(&[(&one, Active)]), "m1"))
+        .await;
+    eventually("the set is on disk", async || {
+        fs::read(dir.path().join("set")).unwrap() != before
+    })
+    .await;
+    evaluator.shutdown().await;
+    peer.stop().await;
+    let evaluator = sealed().await;
+    eventually("ready", async || evaluator.ready().is_ok()).await;
+    let mut client = Client::plain(evaluator.listen_addr()).await;
+    assert_eq!(client.review(&path).await.0.as_u16(), 200);
+}
+
 #[tokio::test]
 async fn a_state_directory_that_can_not_be_used_does_not_stop_it() {
     let file = tempfile::NamedTempFile::new().unwrap();

@@ -225,3 +225,105 @@ async fn the_leader_is_reached_by_its_address_and_known_by_the_configured_name()
     .await;
     leader.stream().await;
 }
+
+#[tokio::test]
+async fn a_certificate_of_a_former_authority_is_replaced_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut peer, root) = secure_peer(dir.path(), true).await;
+    // As an earlier process left it, valid for years, before the authority changed.
+    let former = tempfile::tempdir().unwrap();
+    let former = authority(former.path());
+    let key = rcgen::KeyPair::generate().unwrap();
+    let leaf = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let leaf = leaf.signed_by(&key, &former.0).unwrap();
+    let state = dir.path().join("state");
+    fs::create_dir(&state).unwrap();
+    fs::write(state.join("tls.crt"), leaf.pem()).unwrap();
+    fs::write(state.join("tls.key"), key.serialize_pem()).unwrap();
+    let evaluator = start_with(&peer, |config| {
+        config.ca = Some(dir.path().join("ca.pem"));
+        config.token_file = Some(dir.path().join("token"));
+        config.state = Some(state.clone());
+    })
+    .await;
+    let _stream = peer.stream().await;
+    let trusts = client(&root, rustls::ALL_VERSIONS);
+    eventually("a certificate of the new authority is served", async || {
+        let stream = tokio::net::TcpStream::connect(evaluator.listen_addr()).await;
+        let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+        let connector = tokio_rustls::TlsConnector::from(trusts.clone());
+        connector.connect(name, stream.unwrap()).await.is_ok()
+    })
+    .await;
+}
+
+/// Trusts `root` and presents a certificate that `ca` signed.
+fn identified(root: &CertificateDer<'static>, ca: &Ca) -> Arc<ClientConfig> {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let leaf = params.signed_by(&key, &ca.0).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(root.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(rustls::ALL_VERSIONS)
+        .unwrap()
+        .with_root_certificates(roots);
+    let key = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    Arc::new(
+        config
+            .with_client_auth_cert(vec![leaf.der().clone()], key)
+            .unwrap(),
+    )
+}
+
+#[tokio::test]
+async fn clients_must_present_a_certificate_if_there_is_an_authority_for_them() {
+    let (dir, clients) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (files, served) = certificate(dir.path());
+    let ca = authority(clients.path());
+    let mut peer = Peer::start().await;
+    let one = Revision::new("a", 1, &guests::accept());
+    peer.serve(&one);
+    let evaluator = start_with(&peer, |config| {
+        config.tls = Some(files);
+        config.client_ca = Some(clients.path().join("ca.pem"));
+        config.timings.certificate_poll = Duration::from_millis(20);
+        config.timings.self_check = Duration::from_millis(20);
+    })
+    .await;
+    let mut stream = peer.stream().await;
+    stream
+        .applied(full(&snapshot(&[(&one, Active)]), "n1"))
+        .await;
+    let (addr, path) = (evaluator.listen_addr(), format!("/validate/{}", one.path()));
+    let mut known = Client::tls(addr, identified(&served, &ca)).await;
+    assert_eq!(known.review(&path).await.0.as_u16(), 200);
+    let mut unknown = Client::tls(addr, client(&served, rustls::ALL_VERSIONS)).await;
+    assert_eq!(unknown.review(&path).await.0.as_u16(), 401);
+    let (status, _) = unknown.send(crate::http::get("/readyz")).await;
+    assert_eq!(status.as_u16(), 200);
+    // Another authority takes over without a restart.
+    let next = authority(clients.path());
+    eventually("the next authority counts", async || {
+        let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+        let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+        let connector = tokio_rustls::TlsConnector::from(identified(&served, &next));
+        let Ok(stream) = connector.connect(name, stream).await else {
+            return false;
+        };
+        Client::over_tls(stream).await.try_review(&path).await == Some(200)
+    })
+    .await;
+    assert_eq!(evaluator.ready(), Ok(()));
+}
+
+#[tokio::test]
+async fn client_certificates_need_tls() {
+    let mut config = Config::loopback("http://127.0.0.1:1".parse().unwrap(), "a");
+    config.engine = Some(crate::engine());
+    config.client_ca = Some("/nonexistent".into());
+    let error = Evaluator::start(config).await.err().unwrap();
+    assert!(error.to_string().contains("no TLS"), "{error}");
+}

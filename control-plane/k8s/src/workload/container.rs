@@ -7,8 +7,8 @@ use k8s_openapi::{
     api::core::v1::{
         Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource,
         EnvVar, EnvVarSource, HTTPGetAction, KeyToPath, ObjectFieldSelector, Probe,
-        ProjectedVolumeSource, ResourceRequirements, SeccompProfile, SecurityContext,
-        ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
+        ProjectedVolumeSource, ResourceRequirements, SeccompProfile, SecretVolumeSource,
+        SecurityContext, ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
     },
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
 };
@@ -51,6 +51,9 @@ const TOKEN: &str = "assent-token";
 const TOKEN_DIR: &str = "/var/run/secrets/assent.dev";
 const TOKEN_FILE: &str = "token";
 const STATE_DIR: &str = "/var/lib/assent";
+const STATE_KEY: &str = "assent-state-key";
+const STATE_KEY_DIR: &str = "/etc/assent/state-key";
+const STATE_KEY_FILE: &str = "key";
 
 /// Kubelets renew tokens at four fifths of their life; an hour is the shortest that is usual.
 const TOKEN_SECONDS: i64 = 3600;
@@ -69,9 +72,26 @@ pub fn evaluator_container(
             ..Volume::default()
         });
     }
-    EvaluatorParts {
-        container: container(server, options),
-        volumes,
+    let mut container = container(server, options);
+    if place == Place::Own {
+        volumes.push(state_key_volume());
+        let mounts = container.volume_mounts.get_or_insert_default();
+        mounts.push(mount(STATE_KEY, STATE_KEY_DIR, true));
+    }
+    EvaluatorParts { container, volumes }
+}
+
+/// The key that authenticates the last good set, which an administrator may provide. A pod in another namespace can't
+/// have it, and needs none: its set ends with it.
+fn state_key_volume() -> Volume {
+    Volume {
+        name: STATE_KEY.to_owned(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(STATE_KEY.to_owned()),
+            optional: Some(true),
+            ..SecretVolumeSource::default()
+        }),
+        ..Volume::default()
     }
 }
 
@@ -122,6 +142,10 @@ fn environment(server: &ParsedServer, options: &Options) -> Vec<EnvVar> {
         of_the_pod("ASSENT_ADVERTISE", "status.podIP"),
         given("ASSENT_ADMIN_LISTEN", any(EVALUATOR_ADMIN_PORT)),
         given("ASSENT_STATE", STATE_DIR.to_owned()),
+        given(
+            "ASSENT_STATE_KEY",
+            format!("{STATE_KEY_DIR}/{STATE_KEY_FILE}"),
+        ),
         given("ASSENT_CA", format!("{CA_DIR}/{CA_KEY}")),
         given("ASSENT_TOKEN_FILE", format!("{TOKEN_DIR}/{TOKEN_FILE}")),
     ];

@@ -84,101 +84,101 @@ fn plain_server_has_these_objects() {
     check(
         &objects.stateful_set,
         &expect![[r#"
-        {
-          "apiVersion": "apps/v1",
-          "kind": "StatefulSet",
-          "metadata": {
-            "annotations": {
-              "policies.assent.dev/fixed-hash": "c10fb4f0125b6a7095289ebb10b1a581"
-            },
-            "labels": {
-              "app.kubernetes.io/component": "policy-server",
-              "app.kubernetes.io/managed-by": "assent",
-              "policies.assent.dev/policy-server": "default"
-            },
-            "name": "policy-server-default",
-            "namespace": "assent-system",
-            "ownerReferences": [
-              {
-                "apiVersion": "policies.assent.dev/v1alpha1",
-                "controller": true,
-                "kind": "PolicyServer",
-                "name": "default",
-                "uid": "server-uid"
-              }
-            ]
-          },
-          "spec": {
-            "podManagementPolicy": "Parallel",
-            "replicas": 1,
-            "selector": {
-              "matchLabels": {
-                "app.kubernetes.io/component": "policy-server",
-                "app.kubernetes.io/managed-by": "assent",
-                "policies.assent.dev/policy-server": "default"
-              }
-            },
-            "serviceName": "policy-server-default-headless",
-            "template": {
+            {
+              "apiVersion": "apps/v1",
+              "kind": "StatefulSet",
               "metadata": {
                 "annotations": {
-                  "policies.assent.dev/evaluator-hash": "fffb39ee6b2ba7a0a88743642fce6311"
+                  "policies.assent.dev/fixed-hash": "c10fb4f0125b6a7095289ebb10b1a581"
                 },
                 "labels": {
                   "app.kubernetes.io/component": "policy-server",
                   "app.kubernetes.io/managed-by": "assent",
                   "policies.assent.dev/policy-server": "default"
-                }
+                },
+                "name": "policy-server-default",
+                "namespace": "assent-system",
+                "ownerReferences": [
+                  {
+                    "apiVersion": "policies.assent.dev/v1alpha1",
+                    "controller": true,
+                    "kind": "PolicyServer",
+                    "name": "default",
+                    "uid": "server-uid"
+                  }
+                ]
               },
               "spec": {
-                "affinity": {
-                  "podAntiAffinity": {
-                    "preferredDuringSchedulingIgnoredDuringExecution": [
-                      {
-                        "podAffinityTerm": {
-                          "labelSelector": {
-                            "matchLabels": {
-                              "app.kubernetes.io/component": "policy-server",
-                              "app.kubernetes.io/managed-by": "assent",
-                              "policies.assent.dev/policy-server": "default"
-                            }
-                          },
-                          "topologyKey": "kubernetes.io/hostname"
-                        },
-                        "weight": 100
+                "podManagementPolicy": "Parallel",
+                "replicas": 1,
+                "selector": {
+                  "matchLabels": {
+                    "app.kubernetes.io/component": "policy-server",
+                    "app.kubernetes.io/managed-by": "assent",
+                    "policies.assent.dev/policy-server": "default"
+                  }
+                },
+                "serviceName": "policy-server-default-headless",
+                "template": {
+                  "metadata": {
+                    "annotations": {
+                      "policies.assent.dev/evaluator-hash": "1392917b3781b0f3dd71b1723a43a1a2"
+                    },
+                    "labels": {
+                      "app.kubernetes.io/component": "policy-server",
+                      "app.kubernetes.io/managed-by": "assent",
+                      "policies.assent.dev/policy-server": "default"
+                    }
+                  },
+                  "spec": {
+                    "affinity": {
+                      "podAntiAffinity": {
+                        "preferredDuringSchedulingIgnoredDuringExecution": [
+                          {
+                            "podAffinityTerm": {
+                              "labelSelector": {
+                                "matchLabels": {
+                                  "app.kubernetes.io/component": "policy-server",
+                                  "app.kubernetes.io/managed-by": "assent",
+                                  "policies.assent.dev/policy-server": "default"
+                                }
+                              },
+                              "topologyKey": "kubernetes.io/hostname"
+                            },
+                            "weight": 100
+                          }
+                        ]
                       }
-                    ]
+                    },
+                    "automountServiceAccountToken": false,
+                    "containers": [
+                      {
+                        "image": "assent.invalid/auto",
+                        "name": "evaluator"
+                      }
+                    ],
+                    "enableServiceLinks": false,
+                    "securityContext": {
+                      "fsGroup": 65532,
+                      "runAsGroup": 65532,
+                      "runAsNonRoot": true,
+                      "runAsUser": 65532,
+                      "seccompProfile": {
+                        "type": "RuntimeDefault"
+                      }
+                    },
+                    "serviceAccountName": "policy-server-default",
+                    "terminationGracePeriodSeconds": 30
                   }
                 },
-                "automountServiceAccountToken": false,
-                "containers": [
-                  {
-                    "image": "assent.invalid/auto",
-                    "name": "evaluator"
-                  }
-                ],
-                "enableServiceLinks": false,
-                "securityContext": {
-                  "fsGroup": 65532,
-                  "runAsGroup": 65532,
-                  "runAsNonRoot": true,
-                  "runAsUser": 65532,
-                  "seccompProfile": {
-                    "type": "RuntimeDefault"
-                  }
-                },
-                "serviceAccountName": "policy-server-default",
-                "terminationGracePeriodSeconds": 30
+                "updateStrategy": {
+                  "rollingUpdate": {
+                    "maxUnavailable": 1
+                  },
+                  "type": "RollingUpdate"
+                }
               }
-            },
-            "updateStrategy": {
-              "rollingUpdate": {
-                "maxUnavailable": 1
-              },
-              "type": "RollingUpdate"
-            }
-          }
-        }"#]],
+            }"#]],
     );
     check(
         &objects.headless,
@@ -344,148 +344,148 @@ fn server_with_every_field_has_these_objects() {
     check(
         &objects.stateful_set,
         &expect![[r#"
-        {
-          "apiVersion": "apps/v1",
-          "kind": "StatefulSet",
-          "metadata": {
-            "annotations": {
-              "policies.assent.dev/fixed-hash": "eea92fc1a046863d87172f4ad9a772bd"
-            },
-            "labels": {
-              "app.kubernetes.io/component": "policy-server",
-              "app.kubernetes.io/managed-by": "assent",
-              "policies.assent.dev/policy-server": "default"
-            },
-            "name": "policy-server-default",
-            "namespace": "assent-system",
-            "ownerReferences": [
-              {
-                "apiVersion": "policies.assent.dev/v1alpha1",
-                "controller": true,
-                "kind": "PolicyServer",
-                "name": "default",
-                "uid": "server-uid"
-              }
-            ]
-          },
-          "spec": {
-            "persistentVolumeClaimRetentionPolicy": {
-              "whenDeleted": "Delete",
-              "whenScaled": "Delete"
-            },
-            "podManagementPolicy": "Parallel",
-            "replicas": 3,
-            "selector": {
-              "matchLabels": {
-                "app.kubernetes.io/component": "policy-server",
-                "app.kubernetes.io/managed-by": "assent",
-                "policies.assent.dev/policy-server": "default"
-              }
-            },
-            "serviceName": "policy-server-default-headless",
-            "template": {
+            {
+              "apiVersion": "apps/v1",
+              "kind": "StatefulSet",
               "metadata": {
                 "annotations": {
-                  "note": "mine",
-                  "policies.assent.dev/evaluator-hash": "b3d05f6705738ecd3fbb9b8e86548b0f"
+                  "policies.assent.dev/fixed-hash": "eea92fc1a046863d87172f4ad9a772bd"
                 },
                 "labels": {
                   "app.kubernetes.io/component": "policy-server",
                   "app.kubernetes.io/managed-by": "assent",
-                  "policies.assent.dev/policy-server": "default",
-                  "team": "x"
-                }
+                  "policies.assent.dev/policy-server": "default"
+                },
+                "name": "policy-server-default",
+                "namespace": "assent-system",
+                "ownerReferences": [
+                  {
+                    "apiVersion": "policies.assent.dev/v1alpha1",
+                    "controller": true,
+                    "kind": "PolicyServer",
+                    "name": "default",
+                    "uid": "server-uid"
+                  }
+                ]
               },
               "spec": {
-                "affinity": {
-                  "nodeAffinity": {
-                    "requiredDuringSchedulingIgnoredDuringExecution": {
-                      "nodeSelectorTerms": [
-                        {
-                          "matchExpressions": [
+                "persistentVolumeClaimRetentionPolicy": {
+                  "whenDeleted": "Delete",
+                  "whenScaled": "Delete"
+                },
+                "podManagementPolicy": "Parallel",
+                "replicas": 3,
+                "selector": {
+                  "matchLabels": {
+                    "app.kubernetes.io/component": "policy-server",
+                    "app.kubernetes.io/managed-by": "assent",
+                    "policies.assent.dev/policy-server": "default"
+                  }
+                },
+                "serviceName": "policy-server-default-headless",
+                "template": {
+                  "metadata": {
+                    "annotations": {
+                      "note": "mine",
+                      "policies.assent.dev/evaluator-hash": "c7e4fa3eb866e6cc253b6c54ce377bd6"
+                    },
+                    "labels": {
+                      "app.kubernetes.io/component": "policy-server",
+                      "app.kubernetes.io/managed-by": "assent",
+                      "policies.assent.dev/policy-server": "default",
+                      "team": "x"
+                    }
+                  },
+                  "spec": {
+                    "affinity": {
+                      "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                          "nodeSelectorTerms": [
                             {
-                              "key": "zone",
-                              "operator": "Exists"
+                              "matchExpressions": [
+                                {
+                                  "key": "zone",
+                                  "operator": "Exists"
+                                }
+                              ]
                             }
                           ]
                         }
-                      ]
-                    }
-                  },
-                  "podAntiAffinity": {
-                    "preferredDuringSchedulingIgnoredDuringExecution": [
+                      },
+                      "podAntiAffinity": {
+                        "preferredDuringSchedulingIgnoredDuringExecution": [
+                          {
+                            "podAffinityTerm": {
+                              "labelSelector": {
+                                "matchLabels": {
+                                  "app.kubernetes.io/component": "policy-server",
+                                  "app.kubernetes.io/managed-by": "assent",
+                                  "policies.assent.dev/policy-server": "default"
+                                }
+                              },
+                              "topologyKey": "kubernetes.io/hostname"
+                            },
+                            "weight": 100
+                          }
+                        ]
+                      }
+                    },
+                    "automountServiceAccountToken": false,
+                    "containers": [
                       {
-                        "podAffinityTerm": {
-                          "labelSelector": {
-                            "matchLabels": {
-                              "app.kubernetes.io/component": "policy-server",
-                              "app.kubernetes.io/managed-by": "assent",
-                              "policies.assent.dev/policy-server": "default"
-                            }
-                          },
-                          "topologyKey": "kubernetes.io/hostname"
-                        },
-                        "weight": 100
+                        "image": "assent.invalid/auto",
+                        "name": "evaluator"
+                      }
+                    ],
+                    "enableServiceLinks": false,
+                    "imagePullSecrets": [
+                      {
+                        "name": "pull"
+                      }
+                    ],
+                    "priorityClassName": "system-cluster-critical",
+                    "securityContext": {
+                      "fsGroup": 1000
+                    },
+                    "serviceAccountName": "mine",
+                    "terminationGracePeriodSeconds": 30,
+                    "tolerations": [
+                      {
+                        "effect": "NoSchedule",
+                        "key": "k",
+                        "operator": "Exists"
                       }
                     ]
                   }
                 },
-                "automountServiceAccountToken": false,
-                "containers": [
-                  {
-                    "image": "assent.invalid/auto",
-                    "name": "evaluator"
-                  }
-                ],
-                "enableServiceLinks": false,
-                "imagePullSecrets": [
-                  {
-                    "name": "pull"
-                  }
-                ],
-                "priorityClassName": "system-cluster-critical",
-                "securityContext": {
-                  "fsGroup": 1000
+                "updateStrategy": {
+                  "rollingUpdate": {
+                    "maxUnavailable": 1
+                  },
+                  "type": "RollingUpdate"
                 },
-                "serviceAccountName": "mine",
-                "terminationGracePeriodSeconds": 30,
-                "tolerations": [
+                "volumeClaimTemplates": [
                   {
-                    "effect": "NoSchedule",
-                    "key": "k",
-                    "operator": "Exists"
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolumeClaim",
+                    "metadata": {
+                      "name": "assent-cache"
+                    },
+                    "spec": {
+                      "accessModes": [
+                        "ReadWriteOnce"
+                      ],
+                      "resources": {
+                        "requests": {
+                          "storage": "1Gi"
+                        }
+                      },
+                      "storageClassName": "fast"
+                    }
                   }
                 ]
               }
-            },
-            "updateStrategy": {
-              "rollingUpdate": {
-                "maxUnavailable": 1
-              },
-              "type": "RollingUpdate"
-            },
-            "volumeClaimTemplates": [
-              {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {
-                  "name": "assent-cache"
-                },
-                "spec": {
-                  "accessModes": [
-                    "ReadWriteOnce"
-                  ],
-                  "resources": {
-                    "requests": {
-                      "storage": "1Gi"
-                    }
-                  },
-                  "storageClassName": "fast"
-                }
-              }
-            ]
-          }
-        }"#]],
+            }"#]],
     );
     check(
         &objects.disruption_budget.spec,

@@ -15,7 +15,7 @@ struct Script {
 impl Script {
     fn new() -> Self {
         Self {
-            machine: Machine::new(BTreeMap::new(), 0),
+            machine: Machine::new(Crashed::default(), 0),
             out: Vec::new(),
         }
     }
@@ -417,7 +417,7 @@ fn a_lower_term_is_refused_after_a_restart_too() {
     script.prepare_all();
     let term = script.swapped().lease_transitions;
     let mut script = Script {
-        machine: Machine::new(BTreeMap::new(), term),
+        machine: Machine::new(Crashed::default(), term),
         out: Vec::new(),
     };
     script.connect();

@@ -11,172 +11,188 @@ fn plain_server_has_this_container() {
     check(
         &parts(json!({}), Place::Own),
         &expect![[r#"
-        {
-          "container": {
-            "env": [
-              {
-                "name": "ASSENT_DISCOVERY",
-                "value": "https://assent.assent-system.svc:15010"
-              },
-              {
-                "name": "ASSENT_ID",
-                "valueFrom": {
-                  "fieldRef": {
-                    "apiVersion": "v1",
-                    "fieldPath": "metadata.name"
-                  }
-                }
-              },
-              {
-                "name": "ASSENT_POLICY_SERVER",
-                "value": "default"
-              },
-              {
-                "name": "ASSENT_LISTEN",
-                "value": "0.0.0.0:8443"
-              },
-              {
-                "name": "ASSENT_ADVERTISE",
-                "valueFrom": {
-                  "fieldRef": {
-                    "apiVersion": "v1",
-                    "fieldPath": "status.podIP"
-                  }
-                }
-              },
-              {
-                "name": "ASSENT_ADMIN_LISTEN",
-                "value": "0.0.0.0:8081"
-              },
-              {
-                "name": "ASSENT_STATE",
-                "value": "/var/lib/assent"
-              },
-              {
-                "name": "ASSENT_CA",
-                "value": "/etc/assent/ca/ca.crt"
-              },
-              {
-                "name": "ASSENT_TOKEN_FILE",
-                "value": "/var/run/secrets/assent.dev/token"
-              }
-            ],
-            "image": "example.com/assent-evaluator:v1",
-            "livenessProbe": {
-              "failureThreshold": 3,
-              "httpGet": {
-                "path": "/livez",
-                "port": 8081,
-                "scheme": "HTTP"
-              },
-              "periodSeconds": 10,
-              "timeoutSeconds": 2
-            },
-            "name": "evaluator",
-            "ports": [
-              {
-                "containerPort": 8443,
-                "name": "https",
-                "protocol": "TCP"
-              },
-              {
-                "containerPort": 8081,
-                "name": "admin",
-                "protocol": "TCP"
-              }
-            ],
-            "readinessProbe": {
-              "failureThreshold": 2,
-              "httpGet": {
-                "path": "/readyz",
-                "port": 8081,
-                "scheme": "HTTP"
-              },
-              "periodSeconds": 2,
-              "timeoutSeconds": 2
-            },
-            "resources": {
-              "requests": {
-                "cpu": "100m",
-                "memory": "128Mi"
-              }
-            },
-            "securityContext": {
-              "allowPrivilegeEscalation": false,
-              "capabilities": {
-                "drop": [
-                  "ALL"
-                ]
-              },
-              "readOnlyRootFilesystem": true,
-              "runAsGroup": 65532,
-              "runAsNonRoot": true,
-              "runAsUser": 65532,
-              "seccompProfile": {
-                "type": "RuntimeDefault"
-              }
-            },
-            "startupProbe": {
-              "failureThreshold": 300,
-              "httpGet": {
-                "path": "/readyz",
-                "port": 8081,
-                "scheme": "HTTP"
-              },
-              "periodSeconds": 2,
-              "timeoutSeconds": 2
-            },
-            "volumeMounts": [
-              {
-                "mountPath": "/var/run/secrets/assent.dev",
-                "name": "assent-token",
-                "readOnly": true
-              },
-              {
-                "mountPath": "/etc/assent/ca",
-                "name": "assent-ca",
-                "readOnly": true
-              },
-              {
-                "mountPath": "/var/lib/assent",
-                "name": "assent-cache"
-              }
-            ]
-          },
-          "volumes": [
             {
-              "name": "assent-token",
-              "projected": {
-                "sources": [
+              "container": {
+                "env": [
                   {
-                    "serviceAccountToken": {
-                      "audience": "assent-control-plane",
-                      "expirationSeconds": 3600,
-                      "path": "token"
+                    "name": "ASSENT_DISCOVERY",
+                    "value": "https://assent.assent-system.svc:15010"
+                  },
+                  {
+                    "name": "ASSENT_ID",
+                    "valueFrom": {
+                      "fieldRef": {
+                        "apiVersion": "v1",
+                        "fieldPath": "metadata.name"
+                      }
                     }
-                  }
-                ]
-              }
-            },
-            {
-              "configMap": {
-                "items": [
+                  },
                   {
-                    "key": "ca.crt",
-                    "path": "ca.crt"
+                    "name": "ASSENT_POLICY_SERVER",
+                    "value": "default"
+                  },
+                  {
+                    "name": "ASSENT_LISTEN",
+                    "value": "0.0.0.0:8443"
+                  },
+                  {
+                    "name": "ASSENT_ADVERTISE",
+                    "valueFrom": {
+                      "fieldRef": {
+                        "apiVersion": "v1",
+                        "fieldPath": "status.podIP"
+                      }
+                    }
+                  },
+                  {
+                    "name": "ASSENT_ADMIN_LISTEN",
+                    "value": "0.0.0.0:8081"
+                  },
+                  {
+                    "name": "ASSENT_STATE",
+                    "value": "/var/lib/assent"
+                  },
+                  {
+                    "name": "ASSENT_STATE_KEY",
+                    "value": "/etc/assent/state-key/key"
+                  },
+                  {
+                    "name": "ASSENT_CA",
+                    "value": "/etc/assent/ca/ca.crt"
+                  },
+                  {
+                    "name": "ASSENT_TOKEN_FILE",
+                    "value": "/var/run/secrets/assent.dev/token"
                   }
                 ],
-                "name": "assent-ca",
-                "optional": false
+                "image": "example.com/assent-evaluator:v1",
+                "livenessProbe": {
+                  "failureThreshold": 3,
+                  "httpGet": {
+                    "path": "/livez",
+                    "port": 8081,
+                    "scheme": "HTTP"
+                  },
+                  "periodSeconds": 10,
+                  "timeoutSeconds": 2
+                },
+                "name": "evaluator",
+                "ports": [
+                  {
+                    "containerPort": 8443,
+                    "name": "https",
+                    "protocol": "TCP"
+                  },
+                  {
+                    "containerPort": 8081,
+                    "name": "admin",
+                    "protocol": "TCP"
+                  }
+                ],
+                "readinessProbe": {
+                  "failureThreshold": 2,
+                  "httpGet": {
+                    "path": "/readyz",
+                    "port": 8081,
+                    "scheme": "HTTP"
+                  },
+                  "periodSeconds": 2,
+                  "timeoutSeconds": 2
+                },
+                "resources": {
+                  "requests": {
+                    "cpu": "100m",
+                    "memory": "128Mi"
+                  }
+                },
+                "securityContext": {
+                  "allowPrivilegeEscalation": false,
+                  "capabilities": {
+                    "drop": [
+                      "ALL"
+                    ]
+                  },
+                  "readOnlyRootFilesystem": true,
+                  "runAsGroup": 65532,
+                  "runAsNonRoot": true,
+                  "runAsUser": 65532,
+                  "seccompProfile": {
+                    "type": "RuntimeDefault"
+                  }
+                },
+                "startupProbe": {
+                  "failureThreshold": 300,
+                  "httpGet": {
+                    "path": "/readyz",
+                    "port": 8081,
+                    "scheme": "HTTP"
+                  },
+                  "periodSeconds": 2,
+                  "timeoutSeconds": 2
+                },
+                "volumeMounts": [
+                  {
+                    "mountPath": "/var/run/secrets/assent.dev",
+                    "name": "assent-token",
+                    "readOnly": true
+                  },
+                  {
+                    "mountPath": "/etc/assent/ca",
+                    "name": "assent-ca",
+                    "readOnly": true
+                  },
+                  {
+                    "mountPath": "/var/lib/assent",
+                    "name": "assent-cache"
+                  },
+                  {
+                    "mountPath": "/etc/assent/state-key",
+                    "name": "assent-state-key",
+                    "readOnly": true
+                  }
+                ]
               },
-              "name": "assent-ca"
-            },
-            {
-              "emptyDir": {},
-              "name": "assent-cache"
-            }
-          ]
-        }"#]],
+              "volumes": [
+                {
+                  "name": "assent-token",
+                  "projected": {
+                    "sources": [
+                      {
+                        "serviceAccountToken": {
+                          "audience": "assent-control-plane",
+                          "expirationSeconds": 3600,
+                          "path": "token"
+                        }
+                      }
+                    ]
+                  }
+                },
+                {
+                  "configMap": {
+                    "items": [
+                      {
+                        "key": "ca.crt",
+                        "path": "ca.crt"
+                      }
+                    ],
+                    "name": "assent-ca",
+                    "optional": false
+                  },
+                  "name": "assent-ca"
+                },
+                {
+                  "emptyDir": {},
+                  "name": "assent-cache"
+                },
+                {
+                  "name": "assent-state-key",
+                  "secret": {
+                    "optional": true,
+                    "secretName": "assent-state-key"
+                  }
+                }
+              ]
+            }"#]],
     );
 }
 
@@ -213,6 +229,7 @@ fn own_environment_wins_and_comes_first() {
         ASSENT_ADVERTISE
         ASSENT_ADMIN_LISTEN
         ASSENT_STATE
+        ASSENT_STATE_KEY
         ASSENT_CA
         ASSENT_TOKEN_FILE
         MINE"#]]
@@ -238,11 +255,18 @@ fn cache_volume_is_chosen_by_place() {
         let volumes = parts(spec.clone(), place).volumes;
         volumes.into_iter().map(|volume| volume.name).collect()
     };
-    let all = ["assent-token", "assent-ca", "assent-cache"];
-    assert_eq!(volumes(&json!({}), Place::Own), all);
-    assert_eq!(volumes(&json!({}), Place::Beside), all);
-    assert_eq!(volumes(&stored, Place::Own), all[..2]);
-    assert_eq!(volumes(&stored, Place::Beside), all);
+    let beside = ["assent-token", "assent-ca", "assent-cache"];
+    let own = [
+        "assent-token",
+        "assent-ca",
+        "assent-cache",
+        "assent-state-key",
+    ];
+    assert_eq!(volumes(&json!({}), Place::Own), own);
+    assert_eq!(volumes(&json!({}), Place::Beside), beside);
+    let own = ["assent-token", "assent-ca", "assent-state-key"];
+    assert_eq!(volumes(&stored, Place::Own), own);
+    assert_eq!(volumes(&stored, Place::Beside), beside);
 }
 
 #[test]

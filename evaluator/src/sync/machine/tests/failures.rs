@@ -231,12 +231,39 @@ fn a_set_from_disk_is_served_and_claimed_but_confirms_nothing() {
     assert_eq!((hello.version, hello.revisions.len()), (None, 1));
 }
 
+fn mk_crashed(policy: &Policy, failure: Failure, in_a_row: u32) -> Crashed {
+    Crashed {
+        failures: [(policy.content_digest, failure)].into(),
+        in_a_row,
+    }
+}
+
+#[test]
+fn content_that_was_served_waits_and_is_tried_again_without_a_control_plane() {
+    let (a, b) = (mk_policy("a", 1, "x"), mk_policy("b", 1, "y"));
+    let crashed = Failure::transient(Stage::Compile, "went down 3 times");
+    let mut script = Script {
+        machine: Machine::new(mk_crashed(&a, crashed, 3), 0),
+        out: Vec::new(),
+    };
+    let set = mk_set(&[(&a, Active), (&b, Active)]);
+    script.step(Input::Restored { set, whole: true });
+    // The other policy does not wait.
+    script.prepare_all();
+    assert!(!script.swapped().table.active_complete);
+    assert_eq!(script.next(), Output::RetryLater { attempt: 3 });
+    script.step(Input::RetryDue);
+    script.prepare_all();
+    assert!(script.swapped().table.active_complete);
+    script.quiet();
+}
+
 #[test]
 fn poisoned_content_is_refused_until_it_changes() {
     let (a, b) = (mk_policy("a", 1, "x"), mk_policy("a", 2, "y"));
     let crashed = Failure::permanent(Stage::SelfTest, "brought the evaluator down");
     let mut script = Script {
-        machine: Machine::new([(a.content_digest, crashed)].into(), 0),
+        machine: Machine::new(mk_crashed(&a, crashed, 0), 0),
         out: Vec::new(),
     };
     let one = mk_set(&[(&a, Candidate)]);
