@@ -20,15 +20,22 @@ pub struct Coalescer {
 // === impl Coalescer ===
 
 impl Coalescer {
-    /// Notes a change; true if it may go out at once because no change preceded it recently.
+    /// Records a change; true if it is published now, together with every change that waits:
+    /// either no change preceded it recently, or the waiting ones are due. A caller that sees
+    /// a change every time it looks never calls [`Coalescer::take_due`], so that the bound of
+    /// [`LONGEST`] has to hold here as well.
     pub fn change(&mut self, now: Millis) -> bool {
-        let open = self.last_change.is_some_and(|last| now.since(last) < QUIET);
+        let is_recent = |last: Millis| now.since(last) < QUIET;
+        let is_busy = self.last_change.is_some_and(is_recent);
+        let publish = match self.first_waiting {
+            Some(_) => self.take_due(now),
+            None => !is_busy,
+        };
         self.last_change = Some(now);
-        if !open && self.first_waiting.is_none() {
-            return true;
+        if !publish {
+            self.first_waiting.get_or_insert(now);
         }
-        self.first_waiting.get_or_insert(now);
-        false
+        publish
     }
 
     /// When the waiting changes are due, if any wait.
@@ -80,6 +87,24 @@ mod tests {
     #[test]
     fn what_follows_waits_for_quiet() {
         check(&[100, 120, 160], &[100, 210]);
+    }
+
+    /// Every look at the coalescer brings another change.
+    #[test]
+    fn nothing_waits_longer_than_a_second_without_a_quiet_look() {
+        let mut coalescer = Coalescer::default();
+        let looks = (0..3_000).step_by(40).map(Millis);
+        let published: Vec<Millis> = looks.filter(|now| coalescer.change(*now)).collect();
+        assert_eq!(published, [0, 1_040, 2_080].map(Millis));
+    }
+
+    #[test]
+    fn late_look_publishes_what_is_due() {
+        let mut coalescer = Coalescer::default();
+        assert!(coalescer.change(Millis(0)));
+        assert!(!coalescer.change(Millis(20)));
+        assert!(coalescer.change(Millis(100)));
+        assert_eq!(coalescer.deadline(), None);
     }
 
     #[test]

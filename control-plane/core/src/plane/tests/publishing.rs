@@ -62,6 +62,25 @@ fn r22_no_change_waits_longer_than_a_second() {
     assert_eq!(script.published().policies().len(), 26);
 }
 
+/// The event loop is so busy that every settling sees a new version.
+#[test]
+fn r22_no_change_waits_longer_than_a_second_while_every_settling_brings_one() {
+    let mut script = Script::synced();
+    script.add("p").settle(&["publish p/1 candidate"]);
+    let mut published = Vec::new();
+    for n in 1..=60 {
+        script.now = script.now + Duration::from_millis(40);
+        script.add(&format!("q{n:02}"));
+        let mut out = Vec::new();
+        script.plane.settle(script.now, &mut out);
+        if !out.is_empty() {
+            published.push((n, script.published().policies().len()));
+        }
+    }
+    // The first change after a publication waits; 25 looks later it is a second old.
+    assert_eq!(published, [(26, 27), (52, 53)]);
+}
+
 #[test]
 fn r22_going_away_and_back_inside_the_window_sends_nothing() {
     let mut script = Script::synced();
