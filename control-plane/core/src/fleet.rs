@@ -106,7 +106,8 @@ pub enum Connection {
         /// Its number; a later stream of the same replica has a higher one.
         stream: u64,
     },
-    /// It disconnected recently and counts with its last answer.
+    /// It disconnected recently and counts with its last answer, or it is expected and has not
+    /// connected yet.
     Grace {
         /// When that ends.
         until: Millis,
@@ -204,11 +205,21 @@ impl Fleet {
         }
         self.expected = names;
         for name in added {
-            self.replicas.entry(name.clone()).or_default();
+            // After a fail-over a replica has not reconnected yet, although it serves: it gets
+            // the time that one gets whose stream closed.
+            if !self.replicas.contains_key(&name) {
+                self.replicas.insert(name.clone(), Replica::default());
+                let until = now + self.grace;
+                self.set_connection(&name, Connection::Grace { until });
+            }
             self.list(&name);
         }
         for name in dropped {
-            // One that was only waited for is forgotten.
+            // A replica that was expected and never connected is forgotten.
+            let replica = self.replicas.get(&name);
+            if replica.is_some_and(Replica::never_connected) {
+                self.set_connection(&name, Connection::Gone);
+            }
             if self.connection(&name) == Some(Connection::Gone) {
                 self.replicas.remove(&name);
             }
@@ -341,8 +352,9 @@ impl Fleet {
                 &mut fold.behind
             } += count(open);
             missing += if has { group.gone.len() } else { open + absent };
-            // Whoever left for longer than the grace period serves nobody.
-            fold.degraded |= group.snapshot.is_some() && (!has || !group.gone.is_empty());
+            // A replica that is away for longer than the grace period may serve anything, also
+            // if it never connected to this process.
+            fold.degraded |= !group.gone.is_empty() || (group.snapshot.is_some() && !has);
         }
         for name in self.exceptions.get(revision).into_iter().flatten() {
             missing += 1;
@@ -607,6 +619,11 @@ impl Fleet {
 // === impl Replica ===
 
 impl Replica {
+    /// Whether no stream of it was ever seen.
+    fn never_connected(&self) -> bool {
+        self.connected_since.is_none()
+    }
+
     /// What the replica has after an answer. One that took nothing, or took it back, leaves
     /// what was before its stream; where that is nothing, it has answered and has nothing.
     fn after(&self, report: &Report) -> AppliedSnapshot {

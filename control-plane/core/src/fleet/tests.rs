@@ -189,6 +189,26 @@ fn a_required_replica_that_never_came_blocks() {
     assert!(script.fleet.replica("y").is_none());
 }
 
+/// After a fail-over everyone has the time to reconnect; then absence is reported.
+#[test]
+fn required_replica_that_never_connects_degrades_after_its_grace() {
+    let mut script = Script::expecting(&["x", "y"]);
+    script.open("x", "i", 1).takes("x", 1, A);
+    assert_eq!(script.fleet.deadline(), Some(Millis(61_000)));
+    script
+        .pass(59_999)
+        .check(("a", 1), "2: 1 applied 1 disconnected")
+        .pass(1)
+        .check(("a", 1), "2: 1 applied 1 disconnected degraded")
+        .rows(("a", 1), 1, &["y disconnected"]);
+    assert_eq!(script.fleet.deadline(), None);
+    script
+        .open("y", "i", 2)
+        .check(("a", 1), "2: 1 applied 1 behind")
+        .takes("y", 2, A)
+        .check(("a", 1), "2: 2 applied complete");
+}
+
 #[test]
 fn a_follower_is_reported_and_never_counted() {
     let mut script = Script::expecting(&["x"]);

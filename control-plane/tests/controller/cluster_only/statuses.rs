@@ -170,3 +170,34 @@ fn server_status_names_the_snapshot_right_after_a_restart() {
         assert!(to_json(update)["snapshot"].is_string());
     }
 }
+
+/// Its pod is an endpoint of the Service, so that requests may still go there.
+#[test]
+fn replica_that_never_reconnects_after_a_fail_over_is_reported() {
+    let mut cluster = Cluster::enforced(&REPLICAS, 1);
+    cluster.write_statuses();
+    let mut next = cluster.restart(true, &REPLICAS[..1]);
+    next.run_with(&REPLICAS[..1]);
+    next.pass(Duration::from_secs(50));
+    next.run();
+    assert_eq!(next.condition("a", "Enforced"), "True Enforced");
+    assert_eq!(next.condition("a", "Programmed"), "True Programmed");
+    next.pass(Duration::from_secs(10));
+    next.run();
+    assert_eq!(next.condition("a", "Enforced"), "False PartiallyEnforced");
+    assert_eq!(next.condition("a", "Programmed"), "False Reconciling");
+    assert_eq!(next.condition("a", "Ready"), "False NotServed");
+    let missing = REPLICAS[1];
+    let message = next.message("a", "Enforced");
+    assert_eq!(message, format!("{missing}: is not connected"));
+    let statuses = next.statuses();
+    let status = to_json(&statuses["a"]);
+    assert_eq!(status["rollout"]["disconnected"], 1);
+    assert_eq!(status["replicas"][0]["name"], missing);
+    let row = &to_json(&statuses["default"])["evaluators"][0];
+    assert_eq!(row["name"], missing);
+    assert_eq!(row["conditions"][0]["reason"], "Disconnected");
+    next.open(missing);
+    next.run_with(&REPLICAS);
+    assert_eq!(next.condition("a", "Enforced"), "True Enforced");
+}

@@ -96,7 +96,7 @@ impl Oracle {
             let gone = !replica.open && replica.until.is_none();
             fold.wanted += 1;
             fold.degraded |= !has && (replica.applied.is_some() || refused);
-            fold.degraded |= gone && replica.applied.is_some();
+            fold.degraded |= gone;
             all &= has && !gone;
             match (replica.open, has, offered || refused) {
                 (false, _, _) => fold.disconnected += 1,
@@ -134,8 +134,15 @@ impl Oracle {
                     .map(|(_, name)| *name);
                 self.expected = names.collect();
                 for name in &self.expected {
-                    self.replicas.entry(name).or_default();
+                    self.replicas.entry(name).or_insert_with(|| Plain {
+                        until: Some(now.0 + 60_000),
+                        ..Plain::default()
+                    });
                 }
+                let expected = &self.expected;
+                // A stream's number is never zero.
+                self.replicas
+                    .retain(|name, r| r.stream > 0 || expected.contains(name));
                 self.tick();
                 fleet.expect(now, self.expected.iter().map(|n| Name::from(*n)));
             }
