@@ -98,6 +98,7 @@ impl Cluster {
             kinds: KINDS.to_vec(),
             drain: Some(Duration::ZERO),
             grace: Duration::from_secs(60),
+            sync_deadline: Duration::from_secs(30),
         };
         let modules = HashSet::from([module().digest]);
         Ok(Self {

@@ -29,6 +29,7 @@ mod revisions;
 mod rollback;
 mod routes;
 mod servers;
+mod startup;
 mod statuses;
 
 /// The least time between two status passes: a rollout changes many statuses within
@@ -47,6 +48,8 @@ pub struct Controller<B: Backend> {
     modules: HashSet<Digest>,
     /// All objects were listed, and decisions continue from them.
     restored: bool,
+    /// Policies that the first snapshot waits for.
+    startup: startup::Startup,
     /// Writes that have not reported yet, one entry per policy object.
     in_flight: BTreeMap<PolicyId, InFlight>,
     /// Rollbacks that have not reported yet, with the requests that wait for them.
@@ -86,6 +89,8 @@ pub struct Config {
     pub drain: Option<Duration>,
     /// How long a replica counts after it left.
     pub grace: Duration,
+    /// How long the first snapshot waits for policies that have no revision yet.
+    pub sync_deadline: Duration,
 }
 
 /// Writes for one policy that have not reported yet.
@@ -129,6 +134,7 @@ impl<B: Backend> Controller<B> {
             jobs: Jobs::default(),
             modules,
             restored: false,
+            startup: startup::Startup::default(),
             in_flight: BTreeMap::new(),
             rollbacks: BTreeMap::new(),
             ending: BTreeSet::new(),
@@ -241,10 +247,13 @@ impl<B: Backend> Controller<B> {
     /// When time alone changes something next.
     pub fn deadline(&self) -> Option<Millis> {
         let statuses = self.has_dirty_statuses().then_some(self.next_status);
-        [self.plane.deadline(), self.jobs.next_retry(), statuses]
-            .into_iter()
-            .flatten()
-            .min()
+        let deadlines = [
+            self.plane.deadline(),
+            self.jobs.next_retry(),
+            self.startup.deadline(),
+            statuses,
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Looks at everything again and repairs what was missed or edited.
@@ -331,7 +340,7 @@ impl<B: Backend> Controller<B> {
             servers = servers.len(),
             "read all objects"
         );
-        self.event(now, Event::Synced);
+        self.begin_startup(now);
         let routed: BTreeSet<PolicyKey> =
             self.objects.all_routes().map(|r| r.key.clone()).collect();
         for key in &routed {
@@ -370,6 +379,7 @@ impl<B: Backend> Controller<B> {
             self.expect_dirty(now);
             self.replace_pods();
             self.vet_pending(now);
+            self.continue_startup(now);
         }
         let mut effects = Vec::new();
         self.plane.decide(now.at, &mut effects);

@@ -151,7 +151,7 @@ impl Plane {
         self.marks.take_dirty(&self.index)
     }
 
-    /// Whether all objects were read once.
+    /// Whether snapshots are published.
     pub fn is_synced(&self) -> bool {
         self.synced
     }

@@ -278,7 +278,7 @@ impl Rollout {
         out: &mut Vec<Output>,
     ) {
         if let Some(Deletion::Draining(since)) = self.deletion
-            && now.since(since) >= self.timing.delete_drain
+            && self.released_at(since) <= now
         {
             self.deletion = Some(Deletion::Gone);
             out.push(Output::Release);
@@ -304,7 +304,7 @@ impl Rollout {
     /// When time alone changes something next.
     pub fn deadline(&self) -> Option<Millis> {
         let deletion = match self.deletion {
-            Some(Deletion::Draining(since)) => return Some(since + self.timing.delete_drain),
+            Some(Deletion::Draining(since)) => return Some(self.released_at(since)),
             Some(_) => return None,
             None => None,
         };
@@ -317,7 +317,6 @@ impl Rollout {
 
     /// What evaluators must hold of this policy.
     pub fn entries(&self) -> impl Iterator<Item = (&Arc<Policy>, RouteState)> {
-        let gone = self.deletion == Some(Deletion::Gone);
         let active = self.active.iter().map(|p| (p, RouteState::Active));
         let candidate = self
             .candidate
@@ -331,10 +330,8 @@ impl Rollout {
             };
             (&r.policy, state)
         });
-        active
-            .chain(candidate)
-            .chain(retired)
-            .filter(move |_| !gone)
+        let all = active.chain(candidate).chain(retired);
+        all.filter_map(|(policy, state)| Some((policy, self.route_state(policy, state)?)))
     }
 
     /// The routes that go with [`Rollout::entries`].
@@ -388,6 +385,31 @@ impl Rollout {
         let candidate = self.candidate.as_ref().map(|c| &c.policy);
         let mut both = self.active.iter().chain(candidate);
         both.any(|p| p.generation == generation)
+    }
+
+    /// The state of a route, which depends on how far a deletion is; `None` if it has left.
+    fn route_state(&self, policy: &Policy, state: RouteState) -> Option<RouteState> {
+        let deletion = match self.deletion {
+            None => return Some(state),
+            Some(deletion) => deletion,
+        };
+        let is_flipping = self.flipping.as_ref() == Some(&policy.revision);
+        match (deletion, state) {
+            (Deletion::Gone, _) => None,
+            // No webhook ever named it, so that no request can be on its way. The exception is
+            // a flip whose outcome is not known: the webhook may name it already.
+            (_, RouteState::Candidate) if !is_flipping => None,
+            (Deletion::RemovingWebhook, state) => Some(state),
+            (Deletion::Draining(_), _) => Some(RouteState::Retired),
+        }
+    }
+
+    /// When a policy without a webhook has drained; at once if nothing of it is served.
+    fn released_at(&self, since: Millis) -> Millis {
+        match self.entries().next() {
+            Some(_) => since + self.timing.delete_drain,
+            None => since,
+        }
     }
 
     fn observed(&mut self, now: Millis, generation: i64, timing: Timing) {

@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use assent_controller::Config;
-use assent_grpc::{ControlPlane, Serving};
+use assent_grpc::{ControlPlane, Serving, hub};
 use assent_k8s::{
     Cluster, lease::Role, own_objects::OwnObjects, standby, watch as watches,
     webhook::WebhookDefaults, workload,
@@ -110,6 +110,8 @@ impl Leadership {
             kinds: watches::ALL.to_vec(),
             drain: self.args.drain_seconds,
             grace: self.args.replica_grace,
+            // Streams are held for as long.
+            sync_deadline: hub::Config::default().sync_deadline,
         };
         (cluster, config)
     }

@@ -45,6 +45,7 @@ impl Harness {
             kinds: KINDS.to_vec(),
             drain: None,
             grace: Duration::from_secs(60),
+            sync_deadline: Duration::from_secs(30),
         };
         let mut harness = Self {
             runner: Runner::new(hub, metrics, vetting, access),

@@ -79,7 +79,8 @@ pub struct UpArgs {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30", env = "ASSENT_SEND_DEADLINE")]
     pub send_deadline: Duration,
 
-    /// How long an evaluator is held while policies have not been read
+    /// How long evaluators are held while policies have not been read or are vetted for the
+    /// first time
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30", env = "ASSENT_SYNC_DEADLINE")]
     pub sync_deadline: Duration,
 

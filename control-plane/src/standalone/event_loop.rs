@@ -22,7 +22,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::{endpoints::Endpoints, fleet, services, view};
+use super::{endpoints::Endpoints, fleet, http::Readiness, services, view};
 use crate::{
     control::Query,
     metrics::Metrics,
@@ -50,7 +50,7 @@ pub(super) struct EventLoop {
     pub(super) replicas: u16,
     pub(super) endpoints: Endpoints,
     pub(super) routes: watch::Sender<Table>,
-    pub(super) synced: watch::Sender<bool>,
+    pub(super) readiness: watch::Sender<Readiness>,
     pub(super) scans: mpsc::Receiver<Scan>,
     pub(super) streams: mpsc::Receiver<StreamEvent>,
     pub(super) vetted: mpsc::Receiver<vetting::Outcome>,
@@ -128,8 +128,7 @@ impl EventLoop {
         }
         if durable && self.api.is_read() {
             self.route();
-            self.synced
-                .send_if_modified(|synced| !std::mem::replace(synced, true));
+            self.update_readiness();
         }
         self.endpoints.refresh(self.controller.plane());
         self.runner.notify();
@@ -173,6 +172,17 @@ impl EventLoop {
         let deadline = deadline.map(|at| self.runner.clock.instant(at));
         let retry = (!durable).then(|| Instant::now() + WRITE_RETRY);
         [deadline, retry].into_iter().flatten().min()
+    }
+
+    /// Reports how far the start is. It is called after the dispatch table was replaced, so that
+    /// no request is answered without a policy that has just become active.
+    fn update_readiness(&self) {
+        let readiness = match self.controller.is_ready() {
+            true => Readiness::Ready,
+            false => Readiness::Vetting,
+        };
+        self.readiness
+            .send_if_modified(|before| std::mem::replace(before, readiness) != readiness);
     }
 
     /// Replaces the dispatch table if a pointer to an active revision changed.

@@ -29,7 +29,36 @@ pub(super) struct Web {
     pub(super) registry: Arc<Registry>,
     pub(super) routes: watch::Receiver<Table>,
     pub(super) dispatcher: Arc<Dispatcher<Endpoints>>,
-    pub(super) synced: watch::Receiver<bool>,
+    pub(super) readiness: watch::Receiver<Readiness>,
+}
+
+/// How far the start of the process is. A request that is answered too early would be allowed
+/// by policies that nobody has looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Readiness {
+    /// The directory has not been read.
+    #[default]
+    Reading,
+    /// Policies that this process sees for the first time are vetted and loaded.
+    Vetting,
+    /// Policies are enforced, rejected, or late.
+    Ready,
+}
+
+// === impl Readiness ===
+
+impl Readiness {
+    fn problem(self) -> Option<&'static str> {
+        match self {
+            Readiness::Reading => {
+                Some("the directory of policies has not been read yet; does it exist?")
+            }
+            Readiness::Vetting => {
+                Some("policies are being checked and loaded for the first time")
+            }
+            Readiness::Ready => None,
+        }
+    }
 }
 
 /// Serves until `shutdown`.
@@ -53,9 +82,9 @@ pub(super) async fn serve(
 }
 
 async fn admit(State(web): State<Web>, body: Bytes) -> Response {
-    if !*web.synced.borrow() {
-        let message = "policies have not been read yet; try again in a moment";
-        return error(StatusCode::SERVICE_UNAVAILABLE, message);
+    if let Some(why) = web.readiness.borrow().problem() {
+        let message = format!("{why}; try again in a moment");
+        return error(StatusCode::SERVICE_UNAVAILABLE, &message);
     }
     let table = web.routes.borrow().clone();
     match web.dispatcher.admit(&table, &body).await {
@@ -85,12 +114,9 @@ async fn metrics(State(web): State<Web>) -> Response {
 }
 
 async fn ready(State(web): State<Web>) -> Response {
-    match *web.synced.borrow() {
-        true => "ok".into_response(),
-        false => error(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the directory of policies has not been read yet; does it exist?",
-        ),
+    match web.readiness.borrow().problem() {
+        None => "ok".into_response(),
+        Some(why) => error(StatusCode::SERVICE_UNAVAILABLE, why),
     }
 }
 

@@ -40,7 +40,7 @@ use super::{
     endpoints::Endpoints,
     event_loop::EventLoop,
     fleet::Embedded,
-    http::{self, Web},
+    http::{self, Readiness, Web},
 };
 use crate::{
     control::Control,
@@ -124,6 +124,7 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         kinds: KINDS.to_vec(),
         drain: drain_seconds,
         grace: replica_grace,
+        sync_deadline,
     };
     let modules = store
         .list()
@@ -139,7 +140,7 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
     let control = Control::new(queries, changes);
     let endpoints = Endpoints::default();
     let (routes_tx, routes) = watch::channel(Table::default());
-    let (synced_tx, synced) = watch::channel(false);
+    let (readiness_tx, readiness) = watch::channel(Readiness::default());
     let (scans, scans_rx) = mpsc::channel(1);
     let event_loop = EventLoop {
         controller,
@@ -150,7 +151,7 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         replicas,
         endpoints: endpoints.clone(),
         routes: routes_tx,
-        synced: synced_tx,
+        readiness: readiness_tx,
         scans: scans_rx,
         streams: streams_rx,
         vetted: vetted_rx,
@@ -195,7 +196,7 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         registry,
         routes,
         dispatcher: Arc::new(Dispatcher::new(endpoints)),
-        synced,
+        readiness,
     };
     let listener = bind(http, "--http").await?;
     let http = listener.local_addr()?;

@@ -68,6 +68,7 @@ impl World for ClusterWorld {
             kinds: watch::ALL.to_vec(),
             drain: Some(Duration::ZERO),
             grace: Duration::from_secs(60),
+            sync_deadline: Duration::from_secs(30),
         }
     }
 

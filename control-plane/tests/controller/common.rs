@@ -6,4 +6,5 @@ mod policies;
 mod restart;
 mod rollback;
 mod servers;
+mod startup;
 mod statuses;

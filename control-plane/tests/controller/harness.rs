@@ -9,7 +9,7 @@ use std::{
 
 use assent_api::parse::{Module, Rollback};
 use assent_controller::{
-    Action, Controller, Failure, Now, Outcome, VetJob,
+    Action, Config, Controller, Failure, Now, Outcome, VetJob,
     action::{EventKind, RollbackError, Status, StatusTarget, StatusUpdate},
 };
 use assent_core::{
@@ -47,7 +47,20 @@ pub(crate) struct Harness<W: World> {
 impl<W: World> Harness<W> {
     /// A controller that has listed everything, and replicas with a stream.
     pub(crate) fn with_replicas(replicas: &[&str]) -> Self {
-        let mut harness = Self::unlisted(W::with_replicas(replicas), []);
+        Self::listed(Self::unlisted(W::with_replicas(replicas), []), replicas)
+    }
+
+    /// The same with a drain that takes time.
+    pub(crate) fn with_drain(replicas: &[&str], drain: Duration) -> Self {
+        let world = W::with_replicas(replicas);
+        let config = Config {
+            drain: Some(drain),
+            ..world.config()
+        };
+        Self::listed(Self::configured(world, config, []), replicas)
+    }
+
+    fn listed(mut harness: Self, replicas: &[&str]) -> Self {
         harness.list();
         for replica in replicas {
             harness.open(replica);
@@ -70,11 +83,13 @@ impl<W: World> Harness<W> {
 
     /// A controller that has listed nothing; `modules` are in the module store.
     pub(crate) fn unlisted(world: W, modules: impl IntoIterator<Item = Digest>) -> Self {
-        let controller = Controller::new(
-            world.backend(),
-            world.config(),
-            modules.into_iter().collect::<HashSet<_>>(),
-        );
+        let config = world.config();
+        Self::configured(world, config, modules)
+    }
+
+    fn configured(world: W, config: Config, modules: impl IntoIterator<Item = Digest>) -> Self {
+        let modules = modules.into_iter().collect::<HashSet<_>>();
+        let controller = Controller::new(world.backend(), config, modules);
         Self {
             world,
             controller,
@@ -253,6 +268,18 @@ impl<W: World> Harness<W> {
 
     pub(crate) fn published(&self, server: &str) -> Option<Arc<Snapshot>> {
         self.published.get(server).cloned()
+    }
+
+    /// Generations and states of the routes that were published last: `1 Active`.
+    #[track_caller]
+    pub(crate) fn published_routes(&self) -> Vec<String> {
+        let snapshot = self.published("default").expect("nothing is published");
+        let routes = snapshot.routes().map(|route| {
+            let revision = route.path.rsplit('/').next().unwrap();
+            let generation = revision.split('-').next().unwrap();
+            format!("{generation} {:?}", route.state)
+        });
+        routes.collect()
     }
 
     // === actions

@@ -50,6 +50,7 @@ impl World for StandaloneWorld {
             kinds: KINDS.to_vec(),
             drain: Some(Duration::ZERO),
             grace: Duration::from_secs(60),
+            sync_deadline: Duration::from_secs(30),
         }
     }
 

@@ -5,9 +5,14 @@ use std::collections::BTreeSet;
 use assent_e2e::{
     Delta, Options, Sotw, Up, Workspace,
     client::{first, first_sotw, node, node_of},
+    eventually,
     hash::Held,
+    http,
+    manifest::Policy,
+    up::condition,
 };
 use assent_proto::v1;
+use serde_json::Value;
 use tonic::Code;
 
 #[tokio::test]
@@ -164,6 +169,36 @@ async fn r02_streams_are_held_until_synced() {
     std::fs::rename(&made, up.policies()).unwrap();
     // Not the empty set, which nobody has ever said to be wanted: what comes is known.
     stream.follow_active("cluster/p", 1).await;
+}
+
+/// A registry accepts connections and never answers, so that one policy stays undecided.
+#[tokio::test]
+async fn r02_first_start_announces_nothing_while_policies_are_vetted() {
+    let registry = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let module = format!("https://{}/slow.wasm", registry.local_addr().unwrap());
+    let slow = Policy::cluster("slow").to_string();
+    let slow = slow.replace("file://accept.wasm", &module);
+    let options = Options::default().policy("p").file("slow.yaml", slow);
+    let up = Up::start(options).await;
+    let mut stream = Delta::connect(up.channel().await, node("a")).await;
+    let is_accepted = |p: &Value| condition(p, "Accepted")["status"] == "True";
+    up.wait("p", "accepted", is_accepted).await;
+    // Neither the empty set nor a part of the policies, and nothing is allowed meanwhile.
+    stream.silent().await;
+    let (code, answer) = up.request("/readyz", None).await.unwrap();
+    assert_eq!(code, 503, "{answer:?}");
+    let admit = format!("http://{}/admit", up.http);
+    let (code, answer) = http::review(&admit, &http::pod()).await.unwrap();
+    assert_eq!(code, 503, "{answer}");
+    // The pull fails: now every policy is decided.
+    drop(registry);
+    let first = stream.next().await;
+    assert_eq!(first.policies.len(), 1, "{first:?}");
+    assert_eq!(first.policies[0].policy, "cluster/p");
+    stream.ack(&first).await;
+    stream.follow_active("cluster/p", 1).await;
+    let is_ready = async || up.request("/readyz", None).await.unwrap().0 == 200;
+    eventually("it is ready", is_ready).await;
 }
 
 #[tokio::test]

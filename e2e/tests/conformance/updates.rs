@@ -1,4 +1,4 @@
-//! R19, R20, R22, R25: when updates are sent.
+//! R19, R20, R22, R25, R43: when updates are sent.
 
 use std::time::{Duration, Instant};
 
@@ -188,4 +188,42 @@ async fn fetch(modules: &mut ModuleServiceClient<Channel>, digest: &str) -> Vec<
         bytes.extend(chunk.data);
     }
     bytes
+}
+
+#[tokio::test]
+async fn r43_deleted_policy_is_retired_and_leaves_after_its_drain() {
+    let workspace = Workspace::with_policy("r43a").await;
+    let mut stream = workspace.settled("a").await;
+    workspace.apply("a", "{n: 2}").await;
+    let offered = stream.next().await;
+    let candidate = offered.policies[0].revision.clone();
+    stream.reject(&offered, &[&candidate]).await;
+    workspace.delete("a");
+    let retired = stream.next().await;
+    // Nothing points at it, so that the candidate leaves and the active revision drains.
+    assert_eq!(retired.removed_revisions, [candidate.as_str()]);
+    assert_eq!(retired.removed_routes, [candidate.as_str()]);
+    let [route] = retired.routes.as_slice() else {
+        panic!("one route must be left: {retired:?}");
+    };
+    assert_eq!(route.state(), RouteState::Retired);
+    stream.ack(&retired).await;
+    let removed = stream.next().await;
+    assert_eq!(removed.removed_routes, [route.path.as_str()]);
+    assert!(removed.routes.is_empty(), "{removed:?}");
+}
+
+#[tokio::test]
+async fn r43_candidate_that_was_never_active_leaves_at_once() {
+    let workspace = Workspace::with_policy("r43b").await;
+    let mut stream = workspace.connect("a").await;
+    let offered = stream.next().await;
+    let candidate = offered.policies[0].revision.clone();
+    assert_eq!(offered.routes[0].state(), RouteState::Candidate);
+    stream.reject(&offered, &[&candidate]).await;
+    workspace.delete("a");
+    let removed = stream.next().await;
+    assert_eq!(removed.removed_revisions, [candidate.as_str()]);
+    assert_eq!(removed.removed_routes, [candidate.as_str()]);
+    assert!(removed.routes.is_empty(), "{removed:?}");
 }

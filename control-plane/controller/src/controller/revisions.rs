@@ -125,10 +125,12 @@ impl<B: Backend> Controller<B> {
     /// generation becomes a candidate again, whatever its phase. A candidate whose module is
     /// missing is left out, so that it is vetted again. A route to a server that does not exist
     /// names nothing: it is removed, and must not come back before the server's replicas serve.
+    /// A policy that is being deleted may have lost its route already: what was active drains.
     fn stored_revisions(&self, object: &PolicyObject) -> StoredRevisions {
         let mut stored = StoredRevisions::default();
         let routed = self.routed_revision(object);
         let routed = routed.filter(|_| self.has_server(&object.server));
+        let continues = routed.is_none() && !object.meta.deleting;
         for found in self.objects.revisions(&object.key, &object.meta.uid) {
             let policy = match &found.policy {
                 Ok(policy) => policy.clone(),
@@ -140,7 +142,7 @@ impl<B: Backend> Controller<B> {
             let is_current = policy.generation == object.meta.generation;
             if routed.as_ref() == Some(&policy.revision) {
                 stored.active = Some(policy);
-            } else if found.phase == Phase::Candidate || (routed.is_none() && is_current) {
+            } else if found.phase == Phase::Candidate || (continues && is_current) {
                 if self.modules.contains(&policy.content.module_digest) {
                     stored.candidates.push(policy);
                 }

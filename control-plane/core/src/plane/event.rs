@@ -29,7 +29,8 @@ pub enum Event {
         /// The names of its replicas.
         replicas: Vec<Name>,
     },
-    /// All objects were read once: from now on, absence means deletion.
+    /// Everything is known that the first snapshots must contain: all objects were read, and
+    /// policies without a stored revision were decided. From now on, absence means deletion.
     Synced,
     /// The newest generation of a policy.
     PolicyObserved {

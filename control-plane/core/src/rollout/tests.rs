@@ -368,14 +368,15 @@ fn deletion_goes_webhook_drain_release() {
         .step(Input::Deleted, &["unroute"])
         .step(Input::Deleted, &[]);
     assert!(script.rollout.is_deleting());
-    // Nothing flips any more, and nothing leaves while the webhook may be there.
-    script.complete(2, &[]).holds(&[(1, Active), (2, Next)]);
+    // Nothing flips any more. The candidate leaves; the active revision stays active while the
+    // webhook may name it.
+    script.complete(2, &[]).holds(&[(1, Active)]);
     assert_eq!(script.rollout.deadline(), None);
     script.pass(700).settle(&[]);
     script
         .step(Input::WebhookRemoved, &[])
         .step(Input::WebhookRemoved, &[]);
-    script.holds(&[(1, Active), (2, Next)]);
+    script.holds(&[(1, Old)]);
     script.at(710, &["release"]).holds(&[]);
     assert!(script.rollout.is_gone());
     assert_eq!(script.rollout.deadline(), None);
@@ -396,7 +397,32 @@ fn deleted_while_the_webhook_changes() {
     script.step(Input::Deleted, &["unroute"]);
     script.flipped(2, &["enforced after 0ns"]).settle(&[]);
     script.holds(&[(2, Active), (1, Old)]);
-    script.step(Input::WebhookRemoved, &[]).at(10, &["release"]);
+    script.step(Input::WebhookRemoved, &[]);
+    script.holds(&[(2, Old), (1, Old)]).at(10, &["release"]);
+}
+
+#[test]
+fn r43_candidate_that_may_be_pointed_at_drains() {
+    let mut script = Script::active();
+    script.observe(2).ready(2).complete(2, &["flip 1 to 2"]);
+    script.step(Input::Deleted, &["unroute"]);
+    script.holds(&[(1, Active), (2, Next)]);
+    script.step(Input::WebhookRemoved, &[]);
+    script.holds(&[(1, Old), (2, Old)]);
+    // The flip failed after all.
+    script.step(Input::FlipFailed, &[]).holds(&[(1, Old)]);
+    script.at(10, &["release"]);
+}
+
+#[test]
+fn r43_policy_that_was_never_active_is_released_at_once() {
+    let mut script = Script::new(1);
+    script.observe(1).ready(1).holds(&[(1, Next)]);
+    script.observe(2).ready(2).holds(&[(2, Next), (1, Next)]);
+    script.step(Input::Deleted, &["unroute"]).holds(&[]);
+    script.settle(&[]);
+    script.step(Input::WebhookRemoved, &[]).settle(&["release"]);
+    assert!(script.rollout.is_gone());
 }
 
 #[track_caller]

@@ -1,11 +1,14 @@
 //! Policy objects: finalizers, annotations, specs that make no sense.
 
 use assent_api::ROLLBACK_ANNOTATION;
-use assent_controller::Kind;
+use assent_controller::{Failure, Kind};
 use serde_json::{Value, json};
 
 use super::Cluster;
-use crate::{cluster::uid, harness::mk_spec};
+use crate::{
+    cluster::uid,
+    harness::{mk_spec, settings},
+};
 
 const REPLICAS: [&str; 1] = ["r-0"];
 
@@ -92,4 +95,23 @@ fn rejected_annotation_is_removed_and_reported() {
     let object = cluster.world.object(Kind::ClusterPolicies, "a").unwrap();
     assert_eq!(object["metadata"]["annotations"], Value::Null);
     assert!(cluster.events().contains(&"a RollbackRefused".to_owned()));
+}
+
+/// A registry that does not answer must not delay whoever takes over.
+#[test]
+fn r02_policy_that_an_earlier_process_rejected_is_not_waited_for() {
+    let mut cluster = Cluster::with_replicas(&REPLICAS);
+    cluster.put_policy("a", |_| {});
+    let job = cluster.only_vet();
+    cluster.vetted(&job, Err(Failure::temporary("no route to host")));
+    cluster.write_statuses();
+    let mut next = cluster.restart(true, &REPLICAS);
+    next.only_vet();
+    assert!(next.published_routes().is_empty());
+    assert!(next.controller.is_ready());
+    // Another generation was never decided.
+    next.put_policy("a", |spec| settings(spec, 2));
+    let mut last = next.restart(true, &REPLICAS);
+    last.only_vet();
+    assert!(last.published("default").is_none());
 }

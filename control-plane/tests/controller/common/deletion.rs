@@ -1,5 +1,7 @@
 //! Deleted policies leave nothing behind, whatever is in flight.
 
+use std::time::Duration;
+
 use assent_controller::Action;
 
 use crate::{
@@ -14,7 +16,74 @@ on_each_backend!(
     deletion_while_vetting_leaves_nothing,
     deletion_during_the_first_flip_leaves_no_route,
     policy_created_again_starts_from_nothing,
+    r43_deleted_policy_is_retired_until_its_drain_ends,
+    r43_candidate_of_a_deleted_policy_leaves_at_once,
+    r43_policy_that_was_never_active_leaves_at_once,
+    r43_drain_of_a_deleted_policy_survives_a_restart,
 );
+
+const DRAIN: Duration = Duration::from_secs(60);
+
+/// A policy `a` whose first generation is enforced.
+fn enforced<W: World>() -> Harness<W> {
+    let mut harness = Harness::<W>::with_drain(&REPLICAS, DRAIN);
+    harness.put_policy("a", |_| {});
+    harness.run_with(&REPLICAS);
+    assert_eq!(harness.published_routes(), ["1 Active"]);
+    harness
+}
+
+fn r43_deleted_policy_is_retired_until_its_drain_ends<W: World>() {
+    let mut harness = enforced::<W>();
+    harness.delete_policy("a");
+    let removal = harness.only_action();
+    assert!(matches!(removal, Action::RemoveRoutes(..)));
+    // The route may still be there.
+    assert_eq!(harness.published_routes(), ["1 Active"]);
+    harness.perform(removal);
+    assert!(harness.run().is_empty());
+    assert_eq!(harness.published_routes(), ["1 Retired"]);
+    harness.pass(DRAIN);
+    assert_eq!(harness.run(), ["remove finalizer of a"]);
+    assert!(harness.published_routes().is_empty());
+}
+
+fn r43_candidate_of_a_deleted_policy_leaves_at_once<W: World>() {
+    let mut harness = enforced::<W>();
+    harness.put_policy("a", |spec| settings(spec, 2));
+    harness.run();
+    assert_eq!(harness.published_routes(), ["1 Active", "2 Candidate"]);
+    harness.delete_policy("a");
+    let removal = harness.only_action();
+    assert_eq!(harness.published_routes(), ["1 Active"]);
+    harness.perform(removal);
+    assert!(harness.run().is_empty());
+    assert_eq!(harness.published_routes(), ["1 Retired"]);
+}
+
+fn r43_policy_that_was_never_active_leaves_at_once<W: World>() {
+    let mut harness = Harness::<W>::with_drain(&REPLICAS, DRAIN);
+    harness.put_policy("a", |_| {});
+    harness.run();
+    assert_eq!(harness.published_routes(), ["1 Candidate"]);
+    harness.delete_policy("a");
+    let done = harness.run();
+    assert_eq!(done, ["remove routes of a: ", "remove finalizer of a"]);
+    assert!(harness.published_routes().is_empty());
+}
+
+/// The route is gone already, and nothing but the phase says that the revision was active.
+fn r43_drain_of_a_deleted_policy_survives_a_restart<W: World>() {
+    let mut harness = enforced::<W>();
+    harness.delete_policy("a");
+    assert_eq!(harness.run(), ["remove routes of a: a"]);
+    // The next process has no drain, so that it ends as soon as replicas answered.
+    let mut next = harness.restart(true, &REPLICAS);
+    let removal = next.only_action();
+    assert_eq!(next.published_routes(), ["1 Retired"]);
+    next.perform(removal);
+    assert_eq!(next.run(), ["remove finalizer of a"]);
+}
 
 fn route_goes_first_and_the_finalizer_last<W: World>() {
     let mut harness = Harness::<W>::enforced(&REPLICAS, 1);

@@ -192,7 +192,9 @@ fn deletion_goes_webhook_drain_snapshot_release() {
         .policy("p", Input::Deleted, &["p: unroute"])
         .settle(&[])
         .pass(30_000);
-    script.policy("p", Input::WebhookRemoved, &[]).settle(&[]);
+    script
+        .policy("p", Input::WebhookRemoved, &[])
+        .settle(&["publish p/1 retired"]);
     script.wait(10_000, &["p: release", "publish"]);
     assert!(script.plane.status(&mk_id("p")).is_none());
     // Whatever comes late finds nobody.
@@ -230,7 +232,7 @@ fn f17_deleted_and_created_again_are_two_policies() {
     script
         .step(flipped, &["p: enforced after 0ns"])
         .settle(&[])
-        .wait(50, &["publish p/1 active p/1 active"]);
+        .wait(50, &["publish p/1 retired p/1 active"]);
     script.wait(9_950, &["p: release", "publish p/1 active"]);
     assert_eq!(script.plane.rollouts().count(), 1);
 }

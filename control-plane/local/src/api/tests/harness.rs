@@ -323,6 +323,7 @@ fn mk_controller() -> Controller<LocalBackend> {
         kinds: KINDS.to_vec(),
         drain: None,
         grace: Duration::from_secs(60),
+        sync_deadline: Duration::from_secs(30),
     };
     let modules = [Digest::of(b"registry://example.com/p:v1")];
     Controller::new(LocalBackend, config, modules.into_iter().collect())
