@@ -3,6 +3,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use assent_core::Digest;
 use clap::Args as ClapArgs;
 
 use crate::{
@@ -55,6 +56,19 @@ pub(crate) struct Cost {
     writes: usize,
     /// Events that were recorded.
     events: usize,
+    /// Bytes that were hashed for the versions of published snapshots.
+    hashed: usize,
+}
+
+/// What one edit costs.
+#[derive(Clone, Copy, Debug)]
+struct EditCost {
+    /// Processor time in microseconds.
+    cpu: f64,
+    /// The part of it that hashing takes at least, in microseconds.
+    hashing: f64,
+    /// Bytes that were hashed.
+    hashed: f64,
 }
 
 /// Something that is measured.
@@ -124,7 +138,7 @@ fn plane_edit(
     replicas: usize,
     per_server: usize,
 ) -> anyhow::Result<()> {
-    let mut times = Vec::new();
+    let mut costs = Vec::new();
     let what = match per_server {
         1 => "on one PolicyServer".to_owned(),
         n => format!("on PolicyServers of {n}"),
@@ -140,12 +154,14 @@ fn plane_edit(
         let cost = measure(&mut world, |world| {
             (0..edits).try_for_each(|n| world.edit(n * policies / edits.max(1)))
         })?;
-        let per_edit = us(cost.cpu) / edits as f64;
-        times.push(per_edit);
+        let edit = EditCost::of(&cost, edits)?;
+        costs.push(edit);
         runs.row(
             format!("plane: 1 of {policies} edited, {what}"),
             [
-                ("CPU per edit", Unit::Microseconds, per_edit),
+                ("CPU per edit", Unit::Microseconds, edit.cpu),
+                ("of it hashing, at least", Unit::Microseconds, edit.hashing),
+                ("hashed per edit", Unit::Kilobytes, edit.hashed / 1_000.0),
                 (
                     "statuses per edit",
                     Unit::Number,
@@ -159,7 +175,7 @@ fn plane_edit(
             ],
         );
     }
-    ratio(runs, &format!("plane: edit {what}"), &times);
+    edit_ratio(runs, &format!("plane: edit {what}"), &costs);
     Ok(())
 }
 
@@ -182,6 +198,25 @@ fn plane_heartbeats(runs: &mut Runs, sizes: &[usize], replicas: usize) -> anyhow
     }
     ratio(runs, "plane: heartbeat", &times);
     Ok(())
+}
+
+/// Compares edits with and without what hashing costs: a version is one SHA-256 over the whole
+/// set, so that this part grows with the set however an edit is implemented.
+fn edit_ratio(runs: &mut Runs, what: &str, costs: &[EditCost]) {
+    if let [small, large] = costs {
+        let rest = |cost: &EditCost| cost.cpu - cost.hashing;
+        runs.row(
+            format!("{what}: large against small"),
+            [
+                ("CPU", Unit::Times, large.cpu / small.cpu),
+                (
+                    "CPU without hashing",
+                    Unit::Times,
+                    rest(large) / rest(small),
+                ),
+            ],
+        );
+    }
 }
 
 fn ratio(runs: &mut Runs, what: &str, times: &[f64]) {
@@ -229,7 +264,7 @@ fn controller_edit(
     edits: usize,
     replicas: usize,
 ) -> anyhow::Result<()> {
-    let mut times = Vec::new();
+    let mut costs = Vec::new();
     for policies in sizes {
         let mut cluster = Cluster::new(replicas)?;
         let lists = cluster.lists(*policies)?;
@@ -237,13 +272,15 @@ fn controller_edit(
         let cost = measure(&mut cluster, |cluster| {
             (0..edits).try_for_each(|n| cluster.edit(n * policies / edits.max(1)))
         })?;
+        let edit = EditCost::of(&cost, edits)?;
+        costs.push(edit);
         let edits = edits as f64;
-        let per_edit = us(cost.cpu) / edits;
-        times.push(per_edit);
         runs.row(
             format!("controller: 1 of {policies} edited"),
             [
-                ("CPU per edit", Unit::Microseconds, per_edit),
+                ("CPU per edit", Unit::Microseconds, edit.cpu),
+                ("of it hashing, at least", Unit::Microseconds, edit.hashing),
+                ("hashed per edit", Unit::Kilobytes, edit.hashed / 1_000.0),
                 ("writes per edit", Unit::Number, cost.writes as f64 / edits),
                 (
                     "of them statuses",
@@ -259,7 +296,7 @@ fn controller_edit(
             ],
         );
     }
-    ratio(runs, "controller: edit", &times);
+    edit_ratio(runs, "controller: edit", &costs);
     Ok(())
 }
 
@@ -283,6 +320,30 @@ fn controller_heartbeats(runs: &mut Runs, sizes: &[usize], replicas: usize) -> a
     }
     ratio(runs, "controller: heartbeat", &times);
     Ok(())
+}
+
+// === impl EditCost ===
+
+impl EditCost {
+    fn of(cost: &Cost, edits: usize) -> anyhow::Result<Self> {
+        let hashing = hashing(cost.hashed / edits.max(1), edits)?;
+        let edits = edits as f64;
+        Ok(Self {
+            cpu: us(cost.cpu) / edits,
+            hashing: us(hashing) / edits,
+            hashed: cost.hashed as f64 / edits,
+        })
+    }
+}
+
+/// Processor time of hashing so many bytes so many times, and of nothing else.
+fn hashing(bytes: usize, times: usize) -> anyhow::Result<Duration> {
+    let input = vec![0; bytes];
+    let before = machine::thread_cpu()?;
+    for _ in 0..times {
+        std::hint::black_box(Digest::of(std::hint::black_box(&input)));
+    }
+    Ok(machine::thread_cpu()? - before)
 }
 
 fn measure<W: Measured>(

@@ -285,6 +285,7 @@ impl Cluster {
             Action::RecordEvent(_) => self.cost.events += 1,
             Action::Publish(server, snapshot) => {
                 self.cost.publications += 1;
+                self.cost.hashed += snapshot.hashed_bytes();
                 self.unacknowledged.insert(server, snapshot);
             }
             _ => {}

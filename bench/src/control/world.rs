@@ -184,6 +184,7 @@ impl World {
             match effect {
                 Effect::Publish { server, snapshot } => {
                     self.cost.publications += 1;
+                    self.cost.hashed += snapshot.hashed_bytes();
                     self.unacknowledged.insert(server, snapshot);
                 }
                 Effect::Rollout(id, output) => self.perform_output(id, output),

@@ -25,6 +25,7 @@ pub enum Error {
 
 /// Feeds a hash with fields whose lengths and counts are written, so that no two
 /// different inputs share bytes.
+#[derive(Clone, Debug)]
 pub(crate) struct Framed(Sha256);
 
 // === impl Digest ===
@@ -139,7 +140,8 @@ impl Framed {
         self.0.update(value.to_be_bytes());
     }
 
-    pub(crate) fn raw(&mut self, bytes: &[u8; 32]) {
+    /// Fields that were framed before.
+    pub(crate) fn encoded(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 

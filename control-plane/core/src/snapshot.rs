@@ -1,22 +1,35 @@
 //! Everything that one PolicyServer's evaluators must hold, under one version.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use crate::{
     digest::{Digest, Framed, Version},
     policy::{Policy, RevisionId},
 };
 
+mod chunks;
 #[cfg(test)]
 mod tests;
+mod trail;
+
+use chunks::{Chunks, Entry};
+use trail::{Computed, Trail};
+
+/// The prefix of what a version is computed from.
+const DOMAIN: &str = "assent.snapshot.v1";
 
 /// An immutable set of revisions and routes. Equal content has an equal version on every
 /// replica of the control plane and after every restart.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Snapshot {
     version: Version,
-    policies: BTreeMap<RevisionId, Arc<Policy>>,
-    routes: BTreeMap<Arc<str>, Arc<Route>>,
+    policies: Chunks<Policy>,
+    routes: Chunks<Route>,
+    /// From where the version of the next snapshot can be computed.
+    trail: Arc<Trail>,
+    /// The trail of the last predecessor that had another number of policies.
+    other_trail: Option<Arc<Trail>>,
+    hashed: usize,
 }
 
 /// What one webhook path evaluates.
@@ -62,31 +75,32 @@ impl Snapshot {
         policies: impl IntoIterator<Item = Arc<Policy>>,
         routes: impl IntoIterator<Item = Arc<Route>>,
     ) -> Self {
-        let policies: BTreeMap<_, _> = policies
-            .into_iter()
-            .map(|policy| (policy.revision.clone(), policy))
-            .collect();
-        let routes: BTreeMap<_, _> = routes
-            .into_iter()
-            .map(|route| (route.path.clone(), route))
-            .collect();
-        Self::of_maps(policies, routes)
+        let policies = policies.into_iter().map(|p| (p.revision.clone(), p));
+        let policies: BTreeMap<RevisionId, Arc<Policy>> = policies.collect();
+        let routes = routes.into_iter().map(|r| (r.path.clone(), r));
+        let routes: BTreeMap<Arc<str>, Arc<Route>> = routes.collect();
+        let policies = Chunks::from_sorted(policies.into_values());
+        Self::of(policies, Chunks::from_sorted(routes.into_values()), None)
     }
 
-    fn of_maps(
-        policies: BTreeMap<RevisionId, Arc<Policy>>,
-        routes: BTreeMap<Arc<str>, Arc<Route>>,
-    ) -> Self {
-        let version = version(
-            policies
-                .iter()
-                .map(|(id, p)| (id.as_str(), p.content_digest)),
-            routes.values().map(AsRef::as_ref),
-        );
+    fn of(policies: Chunks<Policy>, routes: Chunks<Route>, predecessor: Option<&Snapshot>) -> Self {
+        let before = predecessor.map(|p| &p.trail);
+        let other = predecessor.and_then(|p| p.other_trail.as_ref());
+        let earlier: Vec<&Trail> = before.into_iter().chain(other).map(|t| &**t).collect();
+        let Computed {
+            version,
+            trail,
+            hashed,
+        } = Trail::compute(&policies, &routes, &earlier);
+        let is_other = |t: &&Arc<Trail>| !t.is_comparable(&trail);
+        let other_trail = before.filter(is_other).or(other.filter(is_other)).cloned();
         Self {
             version,
             policies,
             routes,
+            trail: Arc::new(trail),
+            other_trail,
+            hashed,
         }
     }
 
@@ -96,26 +110,45 @@ impl Snapshot {
     }
 
     /// The set with revisions inserted or removed, each with the one route that goes with it.
+    /// It costs what changes, besides a pointer for every hundred policies and hashing.
     pub fn with(
         &self,
         changes: impl IntoIterator<Item = (RevisionId, Option<(Arc<Policy>, RouteState)>)>,
     ) -> Self {
-        let mut policies = self.policies.clone();
-        let mut routes = self.routes.clone();
-        for (revision, place) in changes {
-            match place {
-                Some((policy, state)) => {
-                    let route = Route::of(&revision, state);
-                    routes.insert(route.path.clone(), Arc::new(route));
-                    policies.insert(revision, policy);
-                }
-                None => {
-                    routes.remove(revision.as_str());
-                    policies.remove(&revision);
-                }
+        let changes: Vec<_> = changes.into_iter().collect();
+        let policies = changes.iter().filter_map(|(revision, place)| {
+            let policy = place.as_ref().map(|(policy, _)| policy.clone());
+            let same = self.get(revision.as_str()).zip(policy.as_ref());
+            let is_same = same.is_some_and(|(old, new)| Arc::ptr_eq(old, new));
+            (!is_same).then_some((revision.as_str(), policy))
+        });
+        let routes = changes.iter().map(|(revision, place)| {
+            let route = |state| Arc::new(Route::of(revision, state));
+            let state = place.as_ref().map(|(_, state)| *state);
+            (revision.as_str(), state.map(route))
+        });
+        let (policies, routes) = (self.policies.with(policies), self.routes.with(routes));
+        Self::of(policies, routes, Some(self))
+    }
+
+    /// Whether the set has exactly this of a revision.
+    pub fn has(&self, revision: &RevisionId, place: Option<&(Arc<Policy>, RouteState)>) -> bool {
+        let policy = self.get(revision.as_str());
+        let route = self.routes.get(revision.as_str());
+        match (place, policy, route) {
+            (None, None, None) => true,
+            (Some((new, state)), Some(old), Some(route)) => {
+                (Arc::ptr_eq(old, new) || old == new)
+                    && *route.as_ref() == Route::of(revision, *state)
             }
+            _ => false,
         }
-        Self::of_maps(policies, routes)
+    }
+
+    /// How many bytes were hashed for the version: fewer than all, if it was computed from
+    /// where a predecessor begins to differ.
+    pub fn hashed_bytes(&self) -> usize {
+        self.hashed
     }
 
     /// SHA-256 over the content.
@@ -125,12 +158,12 @@ impl Snapshot {
 
     /// Revisions in the order of their names.
     pub fn policies(&self) -> impl ExactSizeIterator<Item = &Arc<Policy>> {
-        self.policies.values()
+        self.policies.iter()
     }
 
     /// Routes in the order of their paths.
     pub fn routes(&self) -> impl ExactSizeIterator<Item = &Arc<Route>> {
-        self.routes.values()
+        self.routes.iter()
     }
 
     /// One revision.
@@ -140,67 +173,56 @@ impl Snapshot {
 
     /// Whether the revision is part of the set.
     pub fn contains(&self, revision: &str) -> bool {
-        self.policies.contains_key(revision)
+        self.policies.get(revision).is_some()
     }
 
     /// Whether `held` names exactly the revisions of this set.
     pub fn holds_exactly(&self, held: &BTreeMap<String, Digest>) -> bool {
-        held.len() == self.policies.len()
-            && self
-                .policies
-                .values()
-                .all(|p| held.get(p.revision.as_str()) == Some(&p.content_digest))
+        let is_held = |p: &Arc<Policy>| held.get(p.revision.as_str()) == Some(&p.content_digest);
+        held.len() == self.policies.len() && self.policies.iter().all(is_held)
     }
 
     /// Names of revisions that only one of the two sets has.
     pub fn changed_revisions(&self, other: &Snapshot) -> Vec<RevisionId> {
-        let only = |a: &Snapshot, b: &Snapshot| -> Vec<RevisionId> {
-            let only = a.policies.keys().filter(|id| !b.policies.contains_key(*id));
-            only.cloned().collect()
-        };
-        let mut changed = only(self, other);
-        changed.extend(only(other, self));
+        let mut changed = Vec::new();
+        Chunks::compare(&self.policies, &other.policies, |a, b| match (a, b) {
+            (Some(only), None) | (None, Some(only)) => changed.push(only.revision.clone()),
+            _ => {}
+        });
         changed
     }
 
-    /// What someone who has `from` lacks. One walk over both sets; equal `Arc`s are not
-    /// looked into.
+    /// What a client that has `from` lacks. Only chunks that differ are looked into, so that
+    /// the difference to a predecessor costs what changed.
     pub fn delta_from(&self, from: &Snapshot) -> Delta {
-        let policies = self.policies.iter().filter(|(id, new)| {
-            let old = from.policies.get(*id);
-            !old.is_some_and(|o| Arc::ptr_eq(o, new) || o.content_digest == new.content_digest)
+        let mut delta = Delta::default();
+        Chunks::compare(&from.policies, &self.policies, |old, new| {
+            match (old, new) {
+                (Some(old), None) => delta.removed_revisions.push(old.revision.clone()),
+                (Some(old), Some(new)) if old.content_digest == new.content_digest => {}
+                (_, Some(new)) => delta.policies.push(new.clone()),
+                (None, None) => {}
+            }
         });
-        let routes = self.routes.iter().filter(|(path, new)| {
-            let old = from.routes.get(*path);
-            !old.is_some_and(|o| Arc::ptr_eq(o, new) || o == *new)
+        Chunks::compare(&from.routes, &self.routes, |old, new| match (old, new) {
+            (Some(old), None) => delta.removed_routes.push(old.path.clone()),
+            (Some(old), Some(new)) if old == new => {}
+            (_, Some(new)) => delta.routes.push(new.clone()),
+            (None, None) => {}
         });
-        let gone = from
-            .policies
-            .keys()
-            .filter(|id| !self.policies.contains_key(*id));
-        let gone_routes = from
-            .routes
-            .keys()
-            .filter(|path| !self.routes.contains_key(*path));
-        Delta {
-            policies: policies.map(|(_, new)| new.clone()).collect(),
-            removed_revisions: gone.cloned().collect(),
-            routes: routes.map(|(_, new)| new.clone()).collect(),
-            removed_routes: gone_routes.cloned().collect(),
-        }
+        delta
     }
 
     /// What someone who claims to hold `held` lacks; its routes are not known, so all go.
     pub fn delta_from_claim(&self, held: &BTreeMap<String, Digest>) -> Delta {
-        let missing = self
-            .policies
-            .values()
-            .filter(|p| held.get(p.revision.as_str()) != Some(&p.content_digest));
+        let is_missing =
+            |p: &&Arc<Policy>| held.get(p.revision.as_str()) != Some(&p.content_digest);
+        let missing = self.policies.iter().filter(is_missing);
         let gone = held.keys().filter(|id| !self.contains(id));
         Delta {
             policies: missing.cloned().collect(),
             removed_revisions: gone.map(|id| RevisionId::from_wire(id)).collect(),
-            routes: self.routes.values().cloned().collect(),
+            routes: self.routes.iter().cloned().collect(),
             removed_routes: Vec::new(),
         }
     }
@@ -209,6 +231,24 @@ impl Snapshot {
 impl Default for Snapshot {
     fn default() -> Self {
         Self::empty()
+    }
+}
+
+impl PartialEq for Snapshot {
+    fn eq(&self, other: &Self) -> bool {
+        self.version == other.version
+    }
+}
+
+impl Eq for Snapshot {}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let routes = self.routes().map(|r| (&r.path, r.state));
+        f.debug_struct("Snapshot")
+            .field("version", &self.version)
+            .field("routes", &routes.collect::<Vec<_>>())
+            .finish()
     }
 }
 
@@ -238,26 +278,67 @@ impl RouteState {
     }
 }
 
+impl Entry for Route {
+    fn name(&self) -> &str {
+        &self.path
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        field(&self.path, out);
+        count(self.revisions.len(), out);
+        for revision in &self.revisions {
+            field(revision.as_str(), out);
+        }
+        out.push(self.state.number());
+    }
+}
+
+// === impl Policy ===
+
+impl Entry for Policy {
+    fn name(&self) -> &str {
+        self.revision.as_str()
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        encode_policy(self.revision.as_str(), &self.content_digest, out);
+    }
+}
+
 /// The version of a set. Both iterators must be in the byte order of their names, without
 /// repetition.
 pub fn version<'a>(
     policies: impl ExactSizeIterator<Item = (&'a str, Digest)>,
     routes: impl ExactSizeIterator<Item = &'a Route>,
 ) -> Version {
-    let mut hash = Framed::new("assent.snapshot.v1");
+    let mut hash = Framed::new(DOMAIN);
+    let mut encoded = Vec::new();
     hash.count(policies.len());
     for (revision, content) in policies {
-        hash.field(revision.as_bytes());
-        hash.raw(content.as_bytes());
+        encoded.clear();
+        encode_policy(revision, &content, &mut encoded);
+        hash.encoded(&encoded);
     }
     hash.count(routes.len());
     for route in routes {
-        hash.field(route.path.as_bytes());
-        hash.count(route.revisions.len());
-        for revision in &route.revisions {
-            hash.field(revision.as_str().as_bytes());
-        }
-        hash.u8(route.state.number());
+        encoded.clear();
+        route.encode(&mut encoded);
+        hash.encoded(&encoded);
     }
     hash.version()
+}
+
+fn encode_policy(revision: &str, content: &Digest, out: &mut Vec<u8>) {
+    field(revision, out);
+    out.extend_from_slice(content.as_bytes());
+}
+
+fn field(text: &str, out: &mut Vec<u8>) {
+    count(text.len(), out);
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn count(n: usize, out: &mut Vec<u8>) {
+    let n = u32::try_from(n).expect("a snapshot must hold fewer than 2^32 bytes");
+    out.extend_from_slice(&n.to_be_bytes());
 }

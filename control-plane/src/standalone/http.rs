@@ -53,9 +53,7 @@ impl Readiness {
             Readiness::Reading => {
                 Some("the directory of policies has not been read yet; does it exist?")
             }
-            Readiness::Vetting => {
-                Some("policies are being checked and loaded for the first time")
-            }
+            Readiness::Vetting => Some("policies are being checked and loaded for the first time"),
             Readiness::Ready => None,
         }
     }

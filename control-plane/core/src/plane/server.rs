@@ -21,13 +21,16 @@ pub struct Server {
     /// Its replicas.
     pub fleet: Fleet,
     coalescer: Coalescer,
+    /// The snapshot that was built last; the first one is empty.
     current: Arc<Snapshot>,
     published: Option<Arc<Snapshot>>,
-    /// The last version that the coalescer was told of.
-    noted: Option<Version>,
+    /// Whether the coalescer has not been told of a change yet. That nothing was published is
+    /// such a change.
+    changed: bool,
     /// When the version that is not applied everywhere yet was published.
     waiting_since: Option<Millis>,
-    /// Revisions to insert into the current snapshot, or to remove from it.
+    /// Revisions to insert into the current snapshot, or to remove from it. While they wait
+    /// no snapshot is built: its version would be hashed in vain.
     changes: BTreeMap<RevisionId, Option<(Arc<Policy>, RouteState)>>,
 }
 
@@ -40,7 +43,7 @@ impl Server {
             coalescer: Coalescer::default(),
             current: Arc::new(Snapshot::empty()),
             published: None,
-            noted: None,
+            changed: true,
             waiting_since: None,
             changes: BTreeMap::new(),
         }
@@ -64,29 +67,40 @@ impl Server {
 
     /// Replaces what the snapshot holds of one policy.
     pub(super) fn place(&mut self, old: &Placement, new: &Placement) {
-        let removed = old.keys().filter(|id| !new.contains_key(*id));
-        self.changes.extend(removed.map(|id| (id.clone(), None)));
+        for id in old.keys().filter(|id| !new.contains_key(*id)) {
+            self.change(id, None);
+        }
         for (id, (policy, state)) in new {
             let same = |(p, s): &(Arc<Policy>, RouteState)| Arc::ptr_eq(p, policy) && s == state;
             if !old.get(id).is_some_and(same) {
-                let place = Some((policy.clone(), *state));
-                self.changes.insert(id.clone(), place);
+                self.change(id, Some((policy.clone(), *state)));
             }
         }
     }
 
-    /// Brings the snapshot up to date and publishes it if it is due. True if a snapshot was
+    fn change(&mut self, id: &RevisionId, place: Option<(Arc<Policy>, RouteState)>) {
+        // What goes back to what the snapshot has is no change any more.
+        let known = match self.current.has(id, place.as_ref()) {
+            true => self.changes.remove(id).is_none(),
+            false => {
+                self.changes.insert(id.clone(), place);
+                false
+            }
+        };
+        self.changed |= !known;
+    }
+
+    /// Builds the next snapshot and publishes it if it is due. True if a snapshot was
     /// published.
     pub(super) fn publish(&mut self, now: Millis, name: &Arc<str>, out: &mut Vec<Effect>) -> bool {
-        self.rebuild();
-        let current = self.current.version();
-        let due = if self.noted != Some(current) {
-            self.noted = Some(current);
-            self.coalescer.change(now)
-        } else {
-            self.coalescer.take_due(now)
+        let due = match std::mem::take(&mut self.changed) {
+            true => self.coalescer.change(now),
+            false => self.coalescer.take_due(now),
         };
-        let publishes = due && self.version() != Some(current);
+        if due {
+            self.build();
+        }
+        let publishes = due && self.version() != Some(self.current.version());
         if publishes {
             self.published = Some(self.current.clone());
             self.waiting_since = Some(now);
@@ -108,7 +122,7 @@ impl Server {
     }
 
     /// Equal content keeps the same `Arc`, so that nobody compares it again.
-    fn rebuild(&mut self) {
+    fn build(&mut self) {
         if self.changes.is_empty() {
             return;
         }

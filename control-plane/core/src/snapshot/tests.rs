@@ -11,6 +11,8 @@ use crate::{
     policy::{Content, ContextResource, Limits, Mode, Policy, PolicyKey},
 };
 
+mod sharing;
+
 fn vectors() -> Value {
     serde_json::from_str(include_str!("vectors.json")).unwrap()
 }
