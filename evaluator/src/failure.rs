@@ -1,5 +1,7 @@
 //! Why a revision is not loaded: the stage that failed and its error message.
 
+pub(crate) use assent_core::session::Stage;
+
 /// Longest error text that goes over the wire; the protocol's bound.
 pub(crate) const MESSAGE_LIMIT: usize = 4096;
 
@@ -12,29 +14,6 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// Whether a retry may help without a new revision.
     pub(crate) retryable: bool,
-}
-
-/// The steps from an offer to the first decision, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Stage {
-    /// The module could not be fetched.
-    Fetch,
-    /// The offer does not match its digest, or is not understood.
-    Verify,
-    /// The module did not compile.
-    Compile,
-    /// The module imports what its ABI does not provide.
-    Link,
-    /// The module could not be instantiated.
-    Instantiate,
-    /// The module refused its settings.
-    Settings,
-    /// The first, empty review failed.
-    SelfTest,
-    /// The set could not be put in place.
-    Swap,
-    /// The first real reviews failed.
-    Runtime,
 }
 
 // === impl Failure ===
@@ -54,25 +33,6 @@ impl Failure {
         Self {
             retryable: true,
             ..Self::permanent(stage, message)
-        }
-    }
-}
-
-// === impl Stage ===
-
-impl Stage {
-    /// The name in logs, metrics and markers.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Stage::Fetch => "fetch",
-            Stage::Verify => "verify",
-            Stage::Compile => "compile",
-            Stage::Link => "link",
-            Stage::Instantiate => "instantiate",
-            Stage::Settings => "settings",
-            Stage::SelfTest => "selftest",
-            Stage::Swap => "swap",
-            Stage::Runtime => "runtime",
         }
     }
 }

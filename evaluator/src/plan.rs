@@ -286,7 +286,7 @@ fn fallback(
 
 fn not_loaded(missing: &RevisionId, failed: &Failed) -> Target {
     Target::NotLoaded(match failed.get(missing) {
-        Some(failure) => format!("{missing}: {}: {}", failure.stage.name(), failure.message),
+        Some(failure) => format!("{missing}: {}: {}", failure.stage.as_str(), failure.message),
         None => format!("{missing} is not loaded yet"),
     })
 }

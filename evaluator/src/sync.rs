@@ -214,7 +214,7 @@ impl DiscoveryClient {
                     Ok(())
                 }
                 Err(failure) => {
-                    tracing::warn!(revision = %policy.revision, stage = failure.stage.name(), why = failure.message, "failed to load a revision");
+                    tracing::warn!(revision = %policy.revision, stage = failure.stage.as_str(), why = failure.message, "failed to load a revision");
                     Err(failure.clone())
                 }
             };

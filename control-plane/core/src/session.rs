@@ -97,20 +97,30 @@ pub struct Rejection {
     pub retryable: bool,
 }
 
-/// Where loading a revision failed.
+/// The steps from an announced revision to its first decisions, in their order: where loading
+/// it failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
 pub enum Stage {
+    /// The client named none, or one that a later version added.
     #[default]
     Unspecified,
+    /// The module could not be fetched.
     Fetch,
+    /// The revision does not match its digest, or is not understood.
     Verify,
+    /// The module did not compile.
     Compile,
+    /// The module imports what its ABI does not provide.
     Link,
+    /// The module could not be instantiated.
     Instantiate,
+    /// The module rejected its settings.
     Settings,
+    /// The first, empty review failed.
     SelfTest,
+    /// The set could not be put in place.
     Swap,
+    /// The first real reviews failed.
     Runtime,
 }
 

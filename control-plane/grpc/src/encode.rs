@@ -10,6 +10,7 @@ use assent_core::{
     snapshot::{Delta, Snapshot},
 };
 use assent_proto::v1;
+use assent_wire::to_proto as wire;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use prost::Message as _;
 
@@ -127,8 +128,8 @@ impl Content {
     /// The whole set.
     pub(crate) fn full(snapshot: &Snapshot) -> Self {
         Self {
-            policies: snapshot.policies().map(|p| to_proto::policy(p)).collect(),
-            routes: snapshot.routes().map(|r| to_proto::route(r)).collect(),
+            policies: snapshot.policies().map(|p| wire::policy(p)).collect(),
+            routes: snapshot.routes().map(|r| wire::route(r)).collect(),
             ..Self::default()
         }
     }
@@ -137,13 +138,13 @@ impl Content {
     pub(crate) fn delta(delta: &Delta) -> Self {
         let text = |path: &Arc<str>| path.to_string();
         Self {
-            policies: delta.policies.iter().map(|p| to_proto::policy(p)).collect(),
+            policies: delta.policies.iter().map(|p| wire::policy(p)).collect(),
             removed_revisions: delta
                 .removed_revisions
                 .iter()
                 .map(ToString::to_string)
                 .collect(),
-            routes: delta.routes.iter().map(|r| to_proto::route(r)).collect(),
+            routes: delta.routes.iter().map(|r| wire::route(r)).collect(),
             removed_routes: delta.removed_routes.iter().map(text).collect(),
             no_change: false,
         }

@@ -6,7 +6,7 @@ use assent_core::{
     Digest, RevisionId,
     fleet::Node,
     policy::{DEFAULT_SERVER, is_dns_subdomain},
-    session::{Answer, Failure, InitialRequest, MAX_REJECTED, Rejection, Stage, StreamKind},
+    session::{Answer, Failure, InitialRequest, MAX_REJECTED, Rejection, StreamKind},
 };
 use assent_proto::{google::rpc, v1};
 use prost::Message as _;
@@ -202,23 +202,8 @@ fn rejection(rejected: v1::RejectedPolicy) -> Rejection {
     let stage = rejected.stage();
     Rejection {
         revision: RevisionId::from_wire(&rejected.revision),
-        stage: self::stage(stage),
+        stage: assent_wire::from_proto::stage(stage),
         failure: rejected.status.map(failure).unwrap_or_default(),
         retryable: rejected.retryable,
-    }
-}
-
-fn stage(stage: v1::Stage) -> Stage {
-    match stage {
-        v1::Stage::Unspecified => Stage::Unspecified,
-        v1::Stage::Fetch => Stage::Fetch,
-        v1::Stage::Verify => Stage::Verify,
-        v1::Stage::Compile => Stage::Compile,
-        v1::Stage::Link => Stage::Link,
-        v1::Stage::Instantiate => Stage::Instantiate,
-        v1::Stage::Settings => Stage::Settings,
-        v1::Stage::Selftest => Stage::SelfTest,
-        v1::Stage::Swap => Stage::Swap,
-        v1::Stage::Runtime => Stage::Runtime,
     }
 }

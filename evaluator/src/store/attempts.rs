@@ -63,7 +63,7 @@ impl Store {
         );
         let before = Marker::read(&record);
         let text = Marker {
-            stage: stage.name().to_owned(),
+            stage: stage.as_str().to_owned(),
             processes: before.as_ref().map_or(0, |before| before.processes) + 1,
             served: before.is_some_and(|before| before.served),
             revision: revision.to_string(),

@@ -71,10 +71,3 @@ fn more_than_64_rejections_are_truncated() {
     assert!(answer.truncated);
     assert_eq!(answer.rejected.len(), 64);
 }
-
-#[test]
-fn stages_survive_the_wire_both_ways() {
-    for known in Stage::ALL {
-        assert_eq!(stage(crate::to_proto::stage(known)), known);
-    }
-}

@@ -10,7 +10,9 @@ use assent_core::{
 use assent_proto::{google::rpc, v1};
 
 use super::{ConditionRow, Page, PolicyRow, ReplicaRow};
-use crate::to_proto::{stage, timestamp};
+use assent_wire::to_proto::stage;
+
+use crate::to_proto::timestamp;
 
 pub(super) fn response(page: &Page) -> v1::ClientStatusResponse {
     let when = |millis: Millis| {
