@@ -119,7 +119,8 @@ impl Snapshot {
         let policies = changes.iter().filter_map(|(revision, place)| {
             let policy = place.as_ref().map(|(policy, _)| policy.clone());
             let same = self.get(revision.as_str()).zip(policy.as_ref());
-            let is_same = same.is_some_and(|(old, new)| Arc::ptr_eq(old, new));
+            // An equal entry keeps its chunk, and with it the hash.
+            let is_same = same.is_some_and(|(old, new)| Arc::ptr_eq(old, new) || old == new);
             (!is_same).then_some((revision.as_str(), policy))
         });
         let routes = changes.iter().map(|(revision, place)| {
