@@ -136,7 +136,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         None,
         hub,
         services,
-        Options::default(),
+        options(),
         CancellationToken::new(),
     ));
     while let Some(line) = read_line().await? {
@@ -145,6 +145,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         say(&serde_json::to_string(&done)?)?;
     }
     Ok(())
+}
+
+/// All clients share a few connections.
+fn options() -> Options {
+    Options {
+        max_concurrent_streams: 100_000,
+        ..Options::default()
+    }
 }
 
 // === impl Desk ===

@@ -1,8 +1,14 @@
 //! A client of a running control plane.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
+use assent_control_plane::standalone::token;
 use assent_proto::v1::{
     ClientStatusRequest, ClientStatusResponse, PolicyStatus, ReplicaStatus,
     client_status_service_client::ClientStatusServiceClient,
@@ -154,10 +160,11 @@ impl ServerArgs {
     }
 
     fn token(&self) -> anyhow::Result<Token> {
-        let Some(path) = &self.token_file else {
+        let local = || local_token_file(&self.server, std::env::var_os("ASSENT_STATE"));
+        let Some(path) = self.token_file.clone().or_else(local) else {
             return Ok(Token(None));
         };
-        let text = std::fs::read_to_string(path);
+        let text = std::fs::read_to_string(&path);
         let text =
             text.with_context(|| format!("failed to read --token-file {}", path.display()))?;
         let parsed = format!("Bearer {}", text.trim()).parse();
@@ -276,7 +283,9 @@ impl Client {
             .get(LEADER)
             .and_then(|value| value.to_str().ok());
         let advice = match (status.code(), leader) {
-            (Code::Unauthenticated, _) => "; pass a token with --token-file FILE".to_owned(),
+            (Code::Unauthenticated, _) => "; pass a token with --token-file FILE \
+                 (`assent up` keeps one in the file `token` of its state directory)"
+                .to_owned(),
             (Code::PermissionDenied, _) => {
                 "; use a token with access to policyservers/discovery".to_owned()
             }
@@ -343,4 +352,18 @@ fn root(error: &dyn std::error::Error) -> String {
         error = source;
     }
     error.to_string()
+}
+
+/// The token that an `assent up` of this machine has made, if there is one.
+fn local_token_file(server: &Uri, state: Option<OsString>) -> Option<PathBuf> {
+    let host = server.host()?.trim_matches(['[', ']']);
+    let is_local = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    if !is_local || server.scheme_str() != Some("http") {
+        return None;
+    }
+    let in_state = state.map(|state| token::in_state(Path::new(&state)));
+    let of_user = token::of_user(server.port_u16().unwrap_or(80));
+    let mut files = in_state.into_iter().chain(of_user);
+    // One of another user is of no use, and not needed for looking at policies.
+    files.find(|file| std::fs::File::open(file).is_ok())
 }

@@ -9,6 +9,7 @@ mod clock;
 #[cfg(feature = "cluster")]
 pub mod cluster;
 mod control;
+mod listen;
 mod metrics;
 #[cfg(feature = "cluster")]
 mod program;

@@ -7,6 +7,7 @@ mod fleet;
 mod http;
 mod run;
 mod services;
+pub mod token;
 mod view;
 
 pub use args::UpArgs;

@@ -22,13 +22,21 @@ use crate::{
     conn::{Conn, KillableIo, PREFACE, Peer},
     connection::Http2,
     metrics::{Metrics, Unserved},
+    peers::{Peers, Place},
     tls::Tls,
 };
 
 /// After a failed accept (no descriptors left, say) wait a little instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-pub(crate) type Io = KillableIo<MaybeTls, OwnedSemaphorePermit>;
+pub(crate) type Io = KillableIo<MaybeTls, Slot>;
+
+/// What a connection takes up, given back when it ends.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    _permit: OwnedSemaphorePermit,
+    _place: Place,
+}
 
 /// Every connection there is, for the end.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +54,7 @@ pub(crate) enum MaybeTls {
 pub(crate) struct Acceptor {
     pub(crate) tls: Option<Tls>,
     pub(crate) slots: Arc<Semaphore>,
+    pub(crate) peers: Peers,
     pub(crate) connections: Connections,
     pub(crate) tasks: TaskTracker,
     pub(crate) deadline: Duration,
@@ -62,13 +71,10 @@ impl Acceptor {
         let accept = async {
             loop {
                 // Beyond the limit connections wait in the kernel's queue.
-                let slot = self.slots.clone().acquire_owned().await;
-                let slot = slot.expect("the semaphore must stay open");
+                let permit = self.slots.clone().acquire_owned().await;
+                let permit = permit.expect("the semaphore must stay open");
                 match listener.accept().await {
-                    Ok((tcp, address)) => {
-                        let greeting = self.clone().greet(tcp, address, slot);
-                        self.tasks.spawn(greeting);
-                    }
+                    Ok((tcp, address)) => self.accepted(tcp, address, permit),
                     Err(error) => {
                         tracing::warn!(%error, "failed to accept a connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -82,9 +88,22 @@ impl Acceptor {
         }
     }
 
+    /// Closed at once if its address has too many already.
+    fn accepted(&self, tcp: TcpStream, address: SocketAddr, permit: OwnedSemaphorePermit) {
+        let Some(place) = self.peers.enter(address.ip()) else {
+            self.metrics.unserved(Unserved::TooMany);
+            return tracing::debug!(%address, "refused: too many connections");
+        };
+        let slot = Slot {
+            _permit: permit,
+            _place: place,
+        };
+        self.tasks.spawn(self.clone().greet(tcp, address, slot));
+    }
+
     /// Serves a connection whose handshake is good. That runs in a task of its own, which
     /// is no larger than it has to be for all the time that follows.
-    async fn greet(self, tcp: TcpStream, address: SocketAddr, slot: OwnedSemaphorePermit) {
+    async fn greet(self, tcp: TcpStream, address: SocketAddr, slot: Slot) {
         let handshake = tokio::time::timeout(self.deadline, self.handshake(tcp));
         let handshake = tokio::select! {
             handshake = handshake => handshake.unwrap_or(Err(Unserved::TooSlow)),

@@ -1,7 +1,13 @@
 //! Who calls, and what they may be.
 
-use std::{net::SocketAddr, sync::Arc, time::SystemTime};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::SystemTime,
+};
 
+use assent_core::Digest;
+use futures::future::BoxFuture;
 use http::{Extensions, HeaderMap, header::AUTHORIZATION};
 use tonic::Status;
 
@@ -22,6 +28,12 @@ pub trait Authenticator: Send + Sync + 'static {
         peer: Option<SocketAddr>,
         access: Access,
     ) -> Result<Principal, Error>;
+
+    /// Whether callers can be authenticated now. While they can't, a stream that has reached its
+    /// age stays open: its replica could not open another one.
+    async fn is_available(&self) -> bool {
+        true
+    }
 }
 
 /// What a call is for.
@@ -56,6 +68,8 @@ pub enum Principal {
         identity: String,
         /// When the credential ends, and streams with it.
         expires: Option<SystemTime>,
+        /// Where it listens; empty where the credential does not say.
+        addresses: Vec<IpAddr>,
     },
 }
 
@@ -79,6 +93,13 @@ pub enum Error {
 /// Lets everyone in who calls from this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Open;
+
+/// Lets everyone in who calls from this machine, but changing policies needs a token.
+#[derive(Clone, Debug)]
+pub struct Local {
+    /// Compared by its digest: the time that takes says nothing about the token.
+    token: Digest,
+}
 
 /// The authenticator in front of a service.
 #[derive(Clone)]
@@ -114,6 +135,14 @@ impl Principal {
         match self {
             Principal::Anyone { .. } => None,
             Principal::Replica { expires, .. } => *expires,
+        }
+    }
+
+    /// Where the caller listens, as far as the credential says.
+    pub(crate) fn addresses(&self) -> &[IpAddr] {
+        match self {
+            Principal::Anyone { .. } => &[],
+            Principal::Replica { addresses, .. } => addresses,
         }
     }
 
@@ -171,11 +200,46 @@ impl Authenticator for Open {
     }
 }
 
+// === impl Local ===
+
+impl Local {
+    /// Whoever changes policies has `token`.
+    pub fn new(token: &str) -> Self {
+        let token = Digest::of(token.as_bytes());
+        Self { token }
+    }
+}
+
+#[tonic::async_trait]
+impl Authenticator for Local {
+    async fn authenticate(
+        &self,
+        token: Option<&str>,
+        peer: Option<SocketAddr>,
+        access: Access,
+    ) -> Result<Principal, Error> {
+        if access == Access::Write {
+            let token = token.ok_or(Error::Missing)?;
+            if Digest::of(token.as_bytes()) != self.token {
+                let why = "it is not the one that this control plane made when it started";
+                return Err(Error::Invalid(why.to_owned()));
+            }
+        }
+        Open.authenticate(token, peer, access).await
+    }
+}
+
 // === impl Gate ===
 
 impl Gate {
     pub(crate) fn new(authenticator: Arc<dyn Authenticator>) -> Self {
         Self(authenticator)
+    }
+
+    /// Whether callers can be authenticated now.
+    pub(crate) fn is_available(&self) -> BoxFuture<'static, bool> {
+        let authenticator = self.0.clone();
+        Box::pin(async move { authenticator.is_available().await })
     }
 
     /// Lets a caller in, or says why not.
@@ -191,6 +255,9 @@ impl Gate {
             .0
             .authenticate(bearer(headers), address, access)
             .await?;
+        if let Some(peer) = &peer {
+            peer.count_authenticated();
+        }
         Ok(Caller { principal, peer })
     }
 

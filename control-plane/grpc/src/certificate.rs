@@ -36,8 +36,10 @@ pub struct Subject {
     pub replica: String,
     /// Its PolicyServer.
     pub server: String,
-    /// Where its connection comes from.
-    pub address: Option<IpAddr>,
+    /// Where it listens, as far as its credential says.
+    pub addresses: Vec<IpAddr>,
+    /// Where its connection comes from: perhaps a proxy, or the node of its pod.
+    pub peer: Option<IpAddr>,
 }
 
 /// A certificate.
@@ -62,6 +64,9 @@ pub enum Error {
     /// The caller gets no certificate.
     #[error("no certificate for this caller: {0}")]
     Forbidden(String),
+    /// What the certificate would say is not known yet.
+    #[error("no certificate yet: {0}; retry")]
+    Unavailable(String),
     /// The control plane failed.
     #[error("failed to sign: {0}")]
     Sign(String),
@@ -115,7 +120,8 @@ impl certificate_service_server::CertificateService for Certificates {
         let subject = Subject {
             replica: request.id,
             server,
-            address: caller.peer.map(|peer| peer.address().ip().to_canonical()),
+            addresses: caller.principal.addresses().to_vec(),
+            peer: caller.peer.map(|peer| peer.address().ip().to_canonical()),
         };
         let signed = self.signer.sign(&request.csr_der, &subject).await?;
         Ok(Response::new(v1::SignCertificateResponse {
@@ -135,6 +141,7 @@ impl From<Error> for Status {
         match error {
             Error::Request(_) => Status::invalid_argument(text),
             Error::Forbidden(_) => Status::permission_denied(text),
+            Error::Unavailable(_) => Status::unavailable(text),
             Error::Sign(_) => Status::internal(text),
         }
     }

@@ -30,6 +30,8 @@ pub struct Peer {
 pub(crate) struct Conn {
     killed: AtomicBool,
     streams: AtomicUsize,
+    /// Calls whose caller was authenticated.
+    authenticated: AtomicUsize,
     waker: AtomicWaker,
 }
 
@@ -64,10 +66,30 @@ impl Peer {
         Use(self.conn.clone())
     }
 
+    /// A call on the connection was authenticated.
+    pub(crate) fn count_authenticated(&self) {
+        self.conn.authenticated.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many calls were.
+    pub(crate) fn authenticated(&self) -> usize {
+        self.conn.authenticated.load(Ordering::Relaxed)
+    }
+
+    /// Whether discovery streams live on the connection.
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.conn.streams.load(Ordering::Relaxed) > 0
+    }
+
+    /// Ends the connection, whatever lives on it.
+    pub(crate) fn kill(&self) {
+        self.conn.kill();
+    }
+
     /// Ends the connection, unless other streams live on it.
     pub(crate) fn kill_if_unused(&self) {
-        if self.conn.streams.load(Ordering::Relaxed) == 0 {
-            self.conn.kill();
+        if !self.is_streaming() {
+            self.kill();
         }
     }
 }

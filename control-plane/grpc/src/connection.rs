@@ -1,6 +1,6 @@
 //! One connection: HTTP/2 until its client leaves, or until the server ends.
 
-use std::{convert::Infallible, error::Error as _, sync::Arc};
+use std::{convert::Infallible, error::Error as _, pin::pin, sync::Arc, time::Duration};
 
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -20,6 +20,18 @@ use crate::{
 /// cost a third more memory for as long as it is connected.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
+/// How long a client may take to read GOAWAY before its connection is cut.
+const LEAVE: Duration = Duration::from_secs(1);
+
+/// Why a connection is told to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Useless {
+    /// No call on it was authenticated in time.
+    Unauthenticated,
+    /// Nothing happens on it.
+    Idle,
+}
+
 /// Serves connections.
 #[derive(Clone)]
 pub(crate) struct Http2(Arc<Inner>);
@@ -28,6 +40,8 @@ struct Inner {
     builder: http2::Builder<TokioExecutor>,
     routes: Routes,
     metrics: Metrics,
+    authentication_deadline: Duration,
+    idle_limit: Duration,
 }
 
 /// Marks a response whose refusal was counted by whoever made it.
@@ -49,18 +63,26 @@ impl Http2 {
             builder,
             routes: routes.prepare(),
             metrics,
+            authentication_deadline: options.authentication_deadline,
+            idle_limit: options.idle_limit,
         }))
     }
 
-    /// Serves until the client leaves. After `stop` it is told to: GOAWAY, and no new calls.
+    /// Serves until the client leaves. It is told to (GOAWAY, and no new calls) after `stop`, and
+    /// if it is of no use.
     pub(crate) async fn serve(self, io: Io, peer: Peer, stop: CancellationToken) {
         let Self(inner) = self;
         let calls = inner.clone();
-        let service = service_fn(move |request| calls.clone().call(request, peer.clone()));
+        let caller = peer.clone();
+        let service = service_fn(move |request| calls.clone().call(request, caller.clone()));
         let connection = inner.builder.serve_connection(TokioIo::new(io), service);
-        let mut connection = std::pin::pin!(connection);
+        let mut connection = pin!(connection);
         let served = tokio::select! {
             served = connection.as_mut() => served,
+            useless = inner.useless(&peer) => {
+                connection.as_mut().graceful_shutdown();
+                inner.part(connection, &peer, useless).await
+            }
             () = stop.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
@@ -78,6 +100,38 @@ impl Http2 {
 // === impl Inner ===
 
 impl Inner {
+    /// Returns when the connection has no reason to stay.
+    async fn useless(&self, peer: &Peer) -> Useless {
+        tokio::time::sleep(self.authentication_deadline).await;
+        let mut seen = peer.authenticated();
+        if seen == 0 {
+            return Useless::Unauthenticated;
+        }
+        loop {
+            tokio::time::sleep(self.idle_limit).await;
+            let calls = peer.authenticated();
+            if calls == seen && !peer.is_streaming() {
+                return Useless::Idle;
+            }
+            seen = calls;
+        }
+    }
+
+    /// Waits for the end of a connection that was told to leave. Calls without a token are not
+    /// waited for: a health watch never ends.
+    async fn part<T>(&self, connection: impl Future<Output = T>, peer: &Peer, why: Useless) -> T {
+        let mut connection = pin!(connection);
+        if why == Useless::Unauthenticated {
+            self.metrics.unserved(Unserved::Unauthenticated);
+            tracing::debug!(address = %peer.address(), "closed: no call was authenticated");
+            tokio::select! {
+                ended = connection.as_mut() => return ended,
+                () = tokio::time::sleep(LEAVE) => peer.kill(),
+            }
+        }
+        connection.await
+    }
+
     async fn call(
         self: Arc<Self>,
         mut request: http::Request<Incoming>,

@@ -90,6 +90,7 @@ impl Discovery {
         let (pipe, body_out) = Pipe::new();
         let opening = Opening {
             hub: self.hub.clone(),
+            gate: self.gate.clone(),
             caller,
             requests: Streaming::new_request(decoder, body, None, Some(MAX_REQUEST_BYTES)),
             pipe,

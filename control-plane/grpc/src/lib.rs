@@ -19,6 +19,7 @@ mod from_proto;
 pub mod hub;
 pub mod metrics;
 pub mod modules;
+pub mod peers;
 mod pipe;
 mod registry;
 pub mod rollout;

@@ -50,6 +50,10 @@ pub(crate) enum Unserved {
     Closed,
     /// It broke the rules of HTTP/2 and was ended.
     Broken,
+    /// Its address has too many.
+    TooMany,
+    /// No call on it was authenticated in time.
+    Unauthenticated,
 }
 
 /// What was wrong with a first message.
@@ -270,6 +274,8 @@ impl Unserved {
             Unserved::TooSlow => "too_slow",
             Unserved::Closed => "closed",
             Unserved::Broken => "broken",
+            Unserved::TooMany => "too_many",
+            Unserved::Unauthenticated => "unauthenticated",
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::{
     connection::Http2,
     discovery::Discovery,
     hub::{Hub, Serving},
+    peers::Peers,
     tls::Tls,
 };
 
@@ -25,8 +26,15 @@ pub struct Options {
     pub keepalive_timeout: Duration,
     /// How long a connection may take until it speaks HTTP/2, TLS included.
     pub handshake_deadline: Duration,
+    /// How long a connection may take until a call on it is authenticated. Health and reflection
+    /// need no token, but a connection that has nothing else is closed then.
+    pub authentication_deadline: Duration,
+    /// A connection without streams and authenticated calls for this long is asked to leave.
+    pub idle_limit: Duration,
     /// More connections wait in the kernel's queue.
     pub max_connections: usize,
+    /// More connections of one address are refused. Loopback addresses have no limit.
+    pub max_connections_per_peer: usize,
     /// Requests at a time on one connection.
     pub max_concurrent_streams: u32,
     /// How long streams live on after GOAWAY was sent.
@@ -72,6 +80,7 @@ pub async fn serve(
         slots: Arc::new(Semaphore::new(
             options.max_connections.min(Semaphore::MAX_PERMITS),
         )),
+        peers: Peers::new(options.max_connections_per_peer),
         connections: connections.clone(),
         tasks: tasks.clone(),
         deadline: options.handshake_deadline,
@@ -130,9 +139,16 @@ impl Default for Options {
             // A TLS handshake takes two round trips; who needs longer than this is not one
             // of ours.
             handshake_deadline: Duration::from_secs(10),
+            // Evaluators call as soon as they are connected. A review of their token takes at
+            // most as long as this.
+            authentication_deadline: Duration::from_secs(10),
+            // Evaluators check their health every 10 s.
+            idle_limit: Duration::from_secs(5 * 60),
             max_connections: 20_000,
-            // One connection may stand for a whole fleet behind a proxy or a load client.
-            max_concurrent_streams: 100_000,
+            // A node with some hundred pods may have one address for all of them.
+            max_connections_per_peer: 1_000,
+            // An evaluator needs a stream, a health check and a few modules at a time.
+            max_concurrent_streams: 100,
             // Long enough to read GOAWAY and to go elsewhere without an error.
             drain_grace: Duration::from_secs(1),
             drain_deadline: Duration::from_secs(10),

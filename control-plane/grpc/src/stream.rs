@@ -3,10 +3,12 @@
 use std::{pin::pin, sync::Arc};
 
 use assent_core::session::{Input, Output, Report, Response, Session};
+use futures::future::{BoxFuture, OptionFuture};
 use tokio::{sync::watch, time::Instant};
 use tonic::{Status, codec::Streaming};
 
 use crate::{
+    auth::Gate,
     conn::{Peer, Use},
     events::StreamEvent,
     frames::{self, Published},
@@ -27,6 +29,7 @@ use timing::Timing;
 /// An open stream.
 struct Stream<R> {
     hub: Hub,
+    gate: Gate,
     registered: Registered,
     metrics: ServerMetrics,
     /// Enough to tell whether a repeated node is the same.
@@ -57,10 +60,15 @@ impl<R: Request> Stream<R> {
     }
 
     async fn drive(&mut self) -> Over {
+        // At the stream's age: whether its client could open another one.
+        let mut renewable: OptionFuture<BoxFuture<'static, bool>> = None.into();
         let mut timer = pin!(tokio::time::sleep_until(self.timing.next(&self.pipe)));
         loop {
             if self.pipe.is_ended() || self.is_due() {
                 return Over;
+            }
+            if self.timing.reach_age(Instant::now()) {
+                renewable = Some(self.gate.is_available()).into();
             }
             let next = self.timing.next(&self.pipe);
             // A timer that fires early costs one look; moving it for every message more.
@@ -73,6 +81,10 @@ impl<R: Request> Stream<R> {
                 biased;
                 () = self.pipe.changed() => Ok(()),
                 () = timer.as_mut() => Ok(()),
+                Some(is_renewable) = &mut renewable => {
+                    renewable = None.into();
+                    self.aged(is_renewable)
+                }
                 changed = self.published.changed(), if sends => self.publish(changed.is_ok()).await,
                 message = self.requests.message(), if reads => self.message(message).await,
             };
@@ -89,6 +101,15 @@ impl<R: Request> Stream<R> {
             None => return false,
         }
         true
+    }
+
+    /// Ends a stream that has reached its age, unless its client could not come back.
+    fn aged(&mut self, is_renewable: bool) -> Result<(), Over> {
+        if !is_renewable && self.timing.extend_age() {
+            return Ok(());
+        }
+        let text = "the stream has reached its age: connect again";
+        Err(self.end(Status::ok(text)))
     }
 
     async fn publish(&mut self, alive: bool) -> Result<(), Over> {

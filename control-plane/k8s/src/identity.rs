@@ -17,10 +17,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use k8s_openapi::api::{
-    authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus},
-    authorization::v1::SubjectAccessReview,
-};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use kube::{Api, Client, api::PostParams};
 use sha2::{Digest as _, Sha256};
 
@@ -30,23 +27,24 @@ mod cache;
 mod decide;
 mod jwt;
 mod lookup;
+mod review;
 #[cfg(test)]
 mod tests;
 
 use cache::Cache;
 pub use lookup::{Found, Live, Lookup, Watched};
+use review::Reviewer;
 
 /// Checks tokens.
 pub struct TokenChecker {
     client: Client,
     namespace: String,
     lookup: Arc<dyn Lookup>,
-    /// By the digest of the token, like all caches here: no token is kept.
-    accepted: Mutex<Cache<TokenDigest, User>>,
-    refused: Mutex<Cache<TokenDigest, String>>,
+    reviewer: Reviewer,
+    /// By the digest of the token: no token is kept.
     replicas: Mutex<Cache<TokenDigest, Replica>>,
-    /// How many invalid tokens an address has sent.
-    invalid: Mutex<Cache<IpAddr, u32>>,
+    /// When a look-up failed, unless one succeeded since.
+    failed: Mutex<Option<Instant>>,
     clock: fn() -> Instant,
 }
 
@@ -85,8 +83,8 @@ pub struct Replica {
     pub server: String,
     /// It is injected into a user's pod: reported, never counted.
     pub follower: bool,
-    /// Where it listens; none until the kubelet has reported it.
-    pub pod_ip: Option<IpAddr>,
+    /// Where it listens; empty until the kubelet has reported it.
+    pub pod_ips: Vec<IpAddr>,
     /// When the token expires, and streams end.
     pub expires: Option<SystemTime>,
 }
@@ -129,27 +127,16 @@ pub enum Error {
     Unavailable(String),
 }
 
-/// A review is valid for this long: an evaluator that reconnects costs no second one.
-const ACCEPTED: Duration = Duration::from_secs(60);
-
-/// A refused token is not reviewed again for this long.
-const REFUSED: Duration = Duration::from_secs(5);
-
 /// How long health checks and module fetches use the identity of the last stream: longer than
 /// streams live, which is at most 36 minutes. Until then a pod that was deleted could fetch
 /// modules that it has fetched before; it can't open streams or get certificates.
 const REPLICA: Duration = Duration::from_secs(60 * 60);
 
-/// A user or replica has about a kilobyte: some megabytes together.
-const MAX_ACCEPTED: usize = 8_192;
-const MAX_REFUSED: usize = 1_024;
+/// A replica has about a kilobyte: some megabytes together.
 const MAX_REPLICAS: usize = 8_192;
 
-/// Invalid tokens that one address may send within [`INVALID_WINDOW`]: enough for a pod whose
-/// token was rotated or whose clock is off, and no load on an API server.
-const MAX_INVALID: u32 = 10;
-const INVALID_WINDOW: Duration = Duration::from_secs(60);
-const MAX_ADDRESSES: usize = 4_096;
+/// A look-up that failed counts as an outage for this long, unless another one succeeds.
+const OUTAGE: Duration = Duration::from_secs(60);
 
 /// Tokens of the API server have one or two thousand bytes.
 const MAX_TOKEN: usize = 16 << 10;
@@ -163,13 +150,12 @@ impl TokenChecker {
     /// Reviews tokens at this API server; `namespace` is the control plane's own.
     pub fn new(client: Client, namespace: &str, lookup: Arc<dyn Lookup>) -> Self {
         Self {
+            reviewer: Reviewer::new(client.clone(), Instant::now),
             client,
             namespace: namespace.to_owned(),
             lookup,
-            accepted: Mutex::new(Cache::new(MAX_ACCEPTED)),
-            refused: Mutex::new(Cache::new(MAX_REFUSED)),
             replicas: Mutex::new(Cache::new(MAX_REPLICAS)),
-            invalid: Mutex::new(Cache::new(MAX_ADDRESSES)),
+            failed: Mutex::new(None),
             clock: Instant::now,
         }
     }
@@ -181,18 +167,19 @@ impl TokenChecker {
             return Ok(Identity::User(user));
         };
         // Read each time: a cached review must not outlive the pod.
-        let pod = self.lookup.pod(&claim.namespace, &claim.pod).await?;
+        let pod = self.lookup.pod(&claim.namespace, &claim.pod).await;
+        let pod = self.looked_up(pod)?;
         let pod = decide::alive(&claim, pod)?;
         let Some(server) = decide::server(&pod) else {
             return Ok(Identity::User(user));
         };
         let set = match claim.namespace == self.namespace {
-            true => self.lookup.stateful_set(&server).await?,
+            true => self.looked_up(self.lookup.stateful_set(&server).await)?,
             false => None,
         };
         let allowed = match decide::is_member(&claim, &pod, set.as_deref(), &self.namespace) {
             true => None,
-            false => Some(self.lookup.allowed_namespaces(&server).await?),
+            false => Some(self.looked_up(self.lookup.allowed_namespaces(&server).await)?),
         };
         let allowed = allowed.map(Option::unwrap_or_default);
         let replica = decide::place(claim, &pod, server, allowed.as_deref(), user.expires)?;
@@ -247,53 +234,27 @@ impl TokenChecker {
         {
             return Err(Error::Invalid("it is malformed".to_owned()));
         }
-        let key = credential.digest();
-        if let Some(user) = lock(&self.accepted).get(&key, self.now()) {
-            return Ok(user);
-        }
-        if let Some(why) = lock(&self.refused).get(&key, self.now()) {
-            return Err(Error::Invalid(why));
-        }
-        self.check_peer(credential.peer)?;
-        let status = self.review(token).await?;
-        let reviewed = decide::user(status, jwt::expires(token), SystemTime::now());
-        match &reviewed {
-            Ok(user) => {
-                let keep = until(user.expires, ACCEPTED);
-                lock(&self.accepted).put(key, user.clone(), self.now(), keep);
-            }
-            Err(Error::Invalid(why)) => {
-                lock(&self.refused).put(key, why.clone(), self.now(), REFUSED);
-                self.count_invalid(credential.peer);
-            }
-            Err(_) => {}
-        }
-        reviewed
+        self.reviewer.user(credential).await
     }
 
-    /// Refuses an address that has sent too many invalid tokens. Tokens that were accepted
-    /// before are not affected, so that nobody is cut off by a neighbour behind one address.
-    fn check_peer(&self, peer: Option<IpAddr>) -> Result<(), Error> {
-        let Some(peer) = peer else { return Ok(()) };
-        let invalid = lock(&self.invalid).get(&peer, self.now());
-        match invalid {
-            Some(count) if count >= MAX_INVALID => Err(Error::Unavailable(format!(
-                "{peer} sent too many invalid tokens; retry in a minute"
-            ))),
-            _ => Ok(()),
-        }
+    /// Whether tokens can be checked now. While they can't, a stream that ends could not be opened
+    /// again.
+    pub async fn is_available(&self) -> bool {
+        let recent = |at: Instant| self.now().saturating_duration_since(at) < OUTAGE;
+        let failed = lock(&self.failed).is_some_and(recent);
+        !failed && self.reviewer.is_answering().await
+    }
+
+    fn looked_up<T>(&self, found: Result<T, Error>) -> Result<T, Error> {
+        *lock(&self.failed) = match &found {
+            Err(Error::Unavailable(_)) => Some(self.now()),
+            _ => None,
+        };
+        found
     }
 
     fn now(&self) -> Instant {
         (self.clock)()
-    }
-
-    fn count_invalid(&self, peer: Option<IpAddr>) {
-        let Some(peer) = peer else { return };
-        let mut invalid = lock(&self.invalid);
-        let now = self.now();
-        let count = invalid.get(&peer, now).unwrap_or_default();
-        invalid.put(peer, count.saturating_add(1), now, INVALID_WINDOW);
     }
 
     /// Checks that a user may do this with the discovery state of a PolicyServer, or of all.
@@ -310,19 +271,6 @@ impl TokenChecker {
         let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
         let answer = bounded(api.create(&PostParams::default(), &review)).await?;
         decide::allowed(user, verb, answer.status)
-    }
-
-    async fn review(&self, token: &str) -> Result<Option<TokenReviewStatus>, Error> {
-        let review = TokenReview {
-            spec: TokenReviewSpec {
-                token: token.to_owned(),
-                audiences: Some(vec![names::TOKEN_AUDIENCE.to_owned()]),
-            },
-            ..TokenReview::default()
-        };
-        let api: Api<TokenReview> = Api::all(self.client.clone());
-        let answer = bounded(api.create(&PostParams::default(), &review)).await?;
-        Ok(answer.status)
     }
 }
 

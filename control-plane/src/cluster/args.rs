@@ -32,6 +32,14 @@ pub struct ClusterArgs {
         default_value = "0.0.0.0:15010"
     )]
     pub discovery: SocketAddr,
+    /// Calls at a time on one connection to --discovery; raise it for evaluators behind a proxy
+    #[arg(
+        long,
+        env = "ASSENT_MAX_CONNECTION_STREAMS",
+        value_name = "N",
+        default_value = "100"
+    )]
+    pub max_connection_streams: u32,
     /// Where others reach this replica's discovery port; the pod's address where it is absent
     #[arg(long, env = "ASSENT_ADVERTISE_ADDRESS", value_name = "HOST:PORT")]
     pub advertise_address: Option<String>,

@@ -15,7 +15,10 @@ use serde_json::json;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::control::{Control, Query};
+use crate::{
+    control::{Control, Query},
+    listen::{self, Limits, Plain},
+};
 
 /// What handlers share.
 #[derive(Clone)]
@@ -38,19 +41,13 @@ pub(super) struct Readiness {
 }
 
 /// Serves until `shutdown`.
-pub(super) async fn serve(
-    listener: TcpListener,
-    web: Web,
-    shutdown: CancellationToken,
-) -> std::io::Result<()> {
+pub(super) async fn serve(listener: TcpListener, web: Web, shutdown: CancellationToken) {
     let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(|| async { "ok" }))
         .route("/readyz", get(ready))
         .with_state(web);
-    axum::serve(listener, router)
-        .with_graceful_shutdown(shutdown.cancelled_owned())
-        .await
+    listen::serve(listener, router, Plain, Limits::default(), shutdown).await;
 }
 
 async fn metrics(State(web): State<Web>) -> Response {

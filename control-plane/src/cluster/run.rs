@@ -149,8 +149,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
         ready,
         standing: standing.clone(),
     };
-    let stop = shutdown.clone();
-    tasks.spawn(async move { Ok(http::serve(http, web, stop).await?) });
+    spawn(&mut tasks, http::serve(http, web, shutdown.clone()));
 
     let service_accounts = service_accounts(&client, &args).await?;
     let defaults = WebhookDefaults {
@@ -278,10 +277,6 @@ fn spawn_discovery(
     let live = Live::new(client.clone(), &args.namespace);
     let lookup = Arc::new(Watched::new(live, cache));
     let tokens = TokenChecker::new(client, &args.namespace, lookup);
-    let extra_names = match args.webhook_base_url {
-        Some(_) => vec!["localhost".to_owned()],
-        None => Vec::new(),
-    };
     let sources = Sources {
         hub: hub.clone(),
         control,
@@ -289,12 +284,15 @@ fn spawn_discovery(
         signer: Arc::new(ClusterSigner {
             authority,
             namespace: args.namespace.clone(),
-            extra_names,
+            development: args.webhook_base_url.is_some(),
         }),
     };
     let services = sources.services(Arc::new(Tokens(tokens)));
     let stop = shutdown.clone();
-    let options = serve::Options::default();
+    let options = serve::Options {
+        max_concurrent_streams: args.max_connection_streams,
+        ..serve::Options::default()
+    };
     tasks.spawn(async move {
         serve::serve(vec![listener], Some(tls), hub, services, options, stop).await?;
         Ok(())

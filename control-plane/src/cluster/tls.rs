@@ -1,28 +1,27 @@
 //! HTTPS for the control plane's own webhooks, with a certificate that is renewed while it runs.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc};
 
+use arc_swap::ArcSwap;
 use assent_k8s::certificates::ServingLeaf;
 use axum::Router;
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto::Builder, graceful::GracefulShutdown},
-    service::TowerToHyperService,
-};
 use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
-use tokio::{net::TcpListener, sync::watch};
-use tokio_rustls::TlsAcceptor;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, warn};
+use tracing::{error, warn};
 
-/// An API server that does not finish its handshake in this time has vanished.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+use crate::listen::{self, Handshake, Limits};
 
-/// How long pending responses may take after the shutdown.
-const DRAIN: Duration = Duration::from_secs(5);
+/// TLS with the newest certificate.
+#[derive(Clone)]
+struct Tls(Arc<ArcSwap<ServerConfig>>);
 
 /// Serves until `shutdown`.
 pub(super) async fn serve(
@@ -32,52 +31,37 @@ pub(super) async fn serve(
     shutdown: CancellationToken,
 ) {
     let first = config(&leaf.borrow_and_update());
-    let mut acceptor = match first {
-        Ok(config) => TlsAcceptor::from(config),
+    let tls = match first {
+        Ok(config) => Tls(Arc::new(ArcSwap::new(config))),
         Err(why) => return error!("failed to set up TLS for --webhook: {why}"),
     };
-    let graceful = GracefulShutdown::new();
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new());
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(Duration::from_secs(30));
-    loop {
-        let socket = tokio::select! {
-            () = shutdown.cancelled() => break,
-            Ok(()) = leaf.changed() => {
-                match config(&leaf.borrow_and_update()) {
-                    Ok(config) => acceptor = TlsAcceptor::from(config),
-                    Err(why) => warn!("failed to use the renewed certificate; keeping the current one: {why}"),
-                }
-                continue;
-            }
-            accepted = listener.accept() => match accepted {
-                Ok((socket, _)) => socket,
+    let serve = listen::serve(listener, router, tls.clone(), Limits::default(), shutdown);
+    let follow = async {
+        while leaf.changed().await.is_ok() {
+            match config(&leaf.borrow_and_update()) {
+                Ok(config) => tls.0.store(config),
                 Err(why) => {
-                    // File descriptors may be exhausted: other connections end and free theirs.
-                    debug!("failed to accept a connection: {why}");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
+                    warn!("failed to use the renewed certificate; keeping the current one: {why}");
                 }
-            },
-        };
-        let (acceptor, router) = (acceptor.clone(), router.clone());
-        let (builder, watcher) = (builder.clone(), graceful.watcher());
-        tokio::spawn(async move {
-            let handshake = tokio::time::timeout(HANDSHAKE, acceptor.accept(socket)).await;
-            let Ok(Ok(stream)) = handshake else {
-                return debug!("a TLS handshake failed");
-            };
-            let service = TowerToHyperService::new(router);
-            let connection = builder.serve_connection(TokioIo::new(stream), service);
-            if let Err(why) = watcher.watch(connection.into_owned()).await {
-                debug!("a connection ended early: {why}");
             }
-        });
+        }
+        // Nobody renews it any more.
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = serve => {}
+        () = follow => {}
     }
-    let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
+}
+
+// === impl Tls ===
+
+impl Handshake for Tls {
+    type Io = TlsStream<TcpStream>;
+
+    async fn accept(&self, socket: TcpStream) -> io::Result<Self::Io> {
+        TlsAcceptor::from(self.0.load_full()).accept(socket).await
+    }
 }
 
 fn config(leaf: &ServingLeaf) -> Result<Arc<ServerConfig>, String> {

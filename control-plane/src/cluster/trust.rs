@@ -1,6 +1,9 @@
 //! Connects the cluster's identities and certificates with the discovery services.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use assent_grpc::{
     Access, Authenticator, Principal,
@@ -22,8 +25,9 @@ pub(super) struct Tokens(pub(super) TokenChecker);
 pub(super) struct ClusterSigner {
     pub(super) authority: watch::Receiver<Arc<Authority>>,
     pub(super) namespace: String,
-    /// DNS names that every leaf has in addition, for development outside of the cluster.
-    pub(super) extra_names: Vec<String>,
+    /// For development outside of the cluster: every leaf is also valid for `localhost` and for the
+    /// address that its request comes from.
+    pub(super) development: bool,
 }
 
 // === impl Tokens ===
@@ -58,6 +62,10 @@ impl Authenticator for Tokens {
             identity: user.name,
         })
     }
+
+    async fn is_available(&self) -> bool {
+        self.0.is_available().await
+    }
 }
 
 fn principal(replica: Replica) -> Principal {
@@ -65,6 +73,7 @@ fn principal(replica: Replica) -> Principal {
         id: replica.replica_id(),
         identity: identity::pod_identity(&replica.namespace, &replica.pod, &replica.uid),
         expires: replica.expires,
+        addresses: replica.pod_ips,
         policy_server: Some(replica.server),
     }
 }
@@ -83,13 +92,7 @@ fn refusal(error: identity::Error) -> Error {
 impl Signer for ClusterSigner {
     async fn sign(&self, csr_der: &[u8], subject: &Subject) -> Result<Signed, certificate::Error> {
         let authority = self.authority.borrow().clone();
-        let mut names = self.extra_names.clone();
-        // A follower, whose id contains its namespace, serves its own pod only.
-        if !subject.replica.contains('.') {
-            let service = names::server(&subject.server);
-            names.push(format!("{service}.{}.svc", self.namespace));
-        }
-        let addresses: Vec<_> = subject.address.into_iter().collect();
+        let (names, addresses) = leaf_names(&self.namespace, self.development, subject)?;
         let signed = authority.sign_csr(csr_der, &names, &addresses);
         let signed = signed.map_err(|error| match error {
             SignError::Request(why) => certificate::Error::Request(why),
@@ -101,5 +104,88 @@ impl Signer for ClusterSigner {
             not_after: signed.not_after,
             renew_at: signed.renew_at,
         })
+    }
+}
+
+/// What the leaf of an evaluator is valid for. The addresses are those of its pod: the connection
+/// may come from a node or a proxy, which others share.
+fn leaf_names(
+    namespace: &str,
+    development: bool,
+    subject: &Subject,
+) -> Result<(Vec<String>, Vec<IpAddr>), certificate::Error> {
+    let mut names = Vec::new();
+    let mut addresses = subject.addresses.clone();
+    if development {
+        names.push("localhost".to_owned());
+        addresses.extend(subject.peer);
+        addresses.sort_unstable();
+        addresses.dedup();
+    }
+    // A follower, whose id contains its namespace, serves its own pod only.
+    if !subject.replica.contains('.') {
+        let service = names::server(&subject.server);
+        names.push(format!("{service}.{namespace}.svc"));
+    }
+    if names.is_empty() && addresses.is_empty() {
+        let why = "the address of the pod was not reported".to_owned();
+        return Err(certificate::Error::Unavailable(why));
+    }
+    Ok((names, addresses))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const SERVICE: &str = "policy-server-default.assent-system.svc";
+
+    /// A replica whose connection comes from its node.
+    fn mk_subject(replica: &str, addresses: &[&str]) -> Subject {
+        Subject {
+            replica: replica.to_owned(),
+            server: "default".to_owned(),
+            addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
+            peer: Some("192.168.0.1".parse().unwrap()),
+        }
+    }
+
+    #[track_caller]
+    fn check(development: bool, subject: &Subject, expect: &[&str]) {
+        let (names, addresses) = leaf_names("assent-system", development, subject).unwrap();
+        let addresses = addresses.iter().map(ToString::to_string);
+        let all: Vec<String> = names.into_iter().chain(addresses).collect();
+        assert_eq!(all, expect);
+    }
+
+    #[test]
+    fn leaf_has_the_addresses_of_the_pod_and_not_of_the_connection() {
+        let member = mk_subject("policy-server-default-0", &["10.244.1.7", "fd00::7"]);
+        check(false, &member, &[SERVICE, "10.244.1.7", "fd00::7"]);
+        let follower = mk_subject("app.team-a", &["10.244.1.8"]);
+        check(false, &follower, &["10.244.1.8"]);
+    }
+
+    #[test]
+    fn pod_without_address_gets_a_leaf_if_it_has_a_name() {
+        check(
+            false,
+            &mk_subject("policy-server-default-0", &[]),
+            &[SERVICE],
+        );
+        let follower = mk_subject("app.team-a", &[]);
+        let error = leaf_names("assent-system", false, &follower).unwrap_err();
+        assert!(
+            matches!(error, certificate::Error::Unavailable(_)),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn development_adds_localhost_and_the_connection() {
+        let member = mk_subject("policy-server-default-0", &["10.244.1.7"]);
+        let all = ["localhost", SERVICE, "10.244.1.7", "192.168.0.1"];
+        check(true, &member, &all);
     }
 }

@@ -66,6 +66,11 @@ pub struct UpArgs {
     #[arg(long, value_name = "FILE", env = "ASSENT_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
 
+    /// Calls at a time on one connection to --discovery
+    /// [default: 100, and 10000 on a loopback address]
+    #[arg(long, value_name = "N", env = "ASSENT_MAX_CONNECTION_STREAMS")]
+    pub max_connection_streams: Option<u32>,
+
     /// How long retired revisions and deleted policies are still answered
     /// [default: 60 (at least twice the webhook timeout), 10 for deletes]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ASSENT_DRAIN_SECONDS")]

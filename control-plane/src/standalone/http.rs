@@ -1,13 +1,14 @@
 //! `--http`: admission, status, metrics and probes of a standalone control plane.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use assent_local::dispatch::{Dispatcher, Table};
 use axum::{
     Json, Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, State},
-    http::{StatusCode, header},
+    extract::{DefaultBodyLimit, Request, State},
+    http::{StatusCode, header, uri::Authority},
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -17,7 +18,10 @@ use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
 use super::endpoints::Endpoints;
-use crate::control::{Control, Ended, Query};
+use crate::{
+    control::{Control, Ended, Query},
+    listen::{self, Limits, Plain},
+};
 
 /// An UPDATE carries two objects of at most 3 MiB each, and their envelope.
 const MAX_BODY: usize = 7 << 20;
@@ -60,11 +64,7 @@ impl Readiness {
 }
 
 /// Serves until `shutdown`.
-pub(super) async fn serve(
-    listener: TcpListener,
-    web: Web,
-    shutdown: CancellationToken,
-) -> std::io::Result<()> {
+pub(super) async fn serve(listener: TcpListener, web: Web, shutdown: CancellationToken) {
     let router = Router::new()
         .route("/admit", post(admit))
         .route("/status", get(status))
@@ -72,11 +72,42 @@ pub(super) async fn serve(
         .route("/livez", get(|| async { "ok" }))
         .route("/readyz", get(ready))
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn(check_host))
         .with_state(web);
-    let stop = shutdown.cancelled_owned();
-    axum::serve(listener, router)
-        .with_graceful_shutdown(stop)
-        .await
+    listen::serve(listener, router, Plain, Limits::default(), shutdown).await;
+}
+
+/// Refuses requests for other hosts. A page in a browser can reach this port under a name of its
+/// own that resolves to a loopback address, and could read what it answers.
+async fn check_host(request: Request, next: Next) -> Response {
+    let host = match request.headers().get(header::HOST) {
+        Some(host) => host.to_str().ok(),
+        // HTTP/2, or a client that is no browser.
+        None => Some(
+            request
+                .uri()
+                .authority()
+                .map_or("localhost", |a| a.as_str()),
+        ),
+    };
+    if host.is_some_and(is_own_host) {
+        return next.run(request).await;
+    }
+    error(
+        StatusCode::MISDIRECTED_REQUEST,
+        "this port answers requests for localhost and loopback addresses only",
+    )
+}
+
+/// Whether a `Host` header names this machine as it is seen from itself.
+fn is_own_host(host: &str) -> bool {
+    let Ok(authority) = host.parse::<Authority>() else {
+        return false;
+    };
+    let name = authority.host();
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
+    name.eq_ignore_ascii_case("localhost") || address.parse().is_ok_and(is_loopback)
 }
 
 async fn admit(State(web): State<Web>, body: Bytes) -> Response {
@@ -124,4 +155,36 @@ fn ended() -> Response {
 
 fn error(code: StatusCode, message: &str) -> Response {
     (code, Json(json!({ "error": message }))).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_loopback_are_its_own() {
+        for own in [
+            "localhost",
+            "LOCALHOST:15014",
+            "127.0.0.1:15014",
+            "127.8.8.8",
+            "[::1]:15014",
+            "[::1]",
+        ] {
+            assert!(is_own_host(own), "{own}");
+        }
+        for other in [
+            "",
+            "evil.example",
+            "evil.example:15014",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "10.0.0.1",
+            "[fe80::1]",
+            "localhost@evil.example",
+            "a b",
+        ] {
+            assert!(!is_own_host(other), "{other}");
+        }
+    }
 }

@@ -16,7 +16,7 @@ use assent_controller::{Config, Controller};
 use assent_evaluator::Handle;
 use assent_grpc::{
     Authenticator, ControlPlane, Hub, Tls,
-    auth::{Open, StaticTokens},
+    auth::{Local, StaticTokens},
     check_exposure, hub, serve,
 };
 use assent_local::{
@@ -41,6 +41,7 @@ use super::{
     event_loop::EventLoop,
     fleet::Embedded,
     http::{self, Readiness, Web},
+    token::{self, WriteToken},
 };
 use crate::{
     control::Control,
@@ -57,6 +58,9 @@ const STREAM_EVENTS: usize = 4_096;
 /// How often certificate files are checked: they are renewed days before they expire.
 const CERTIFICATE_POLL: Duration = Duration::from_secs(10);
 
+/// Calls at a time on one connection from this machine.
+const LOOPBACK_STREAMS: u32 = 10_000;
+
 /// A standalone control plane that is running.
 pub struct Running {
     /// Queries and requests.
@@ -68,6 +72,7 @@ pub struct Running {
     evaluators: Vec<Handle>,
     shutdown: CancellationToken,
     tasks: JoinSet<anyhow::Result<()>>,
+    _write_token: Option<WriteToken>,
     /// Removed at the end if no directory was given.
     _scratch: Option<tempfile::TempDir>,
 }
@@ -83,6 +88,7 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         tls_cert,
         tls_key,
         token_file,
+        max_connection_streams,
         drain_seconds,
         replica_grace,
         send_deadline,
@@ -172,18 +178,19 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         signer: super::services::certificate_authority(&state)?,
     };
     let secured = tls.is_some() || token_file.is_some();
-    let authenticator = authenticator(token_file)?;
     let tls = tls
         .map(|(cert, key)| load_tls(&mut tasks, cert, key, &shutdown))
         .transpose()?;
     let listener = bind(discovery, "--discovery").await?;
     let discovery = listener.local_addr()?;
+    let (authenticator, write_token) = authenticator(token_file, &state, discovery)?;
     spawn_discovery(
         &mut tasks,
         listener,
         tls,
         &secrets,
         authenticator,
+        max_connection_streams,
         &shutdown,
     );
     let embedded = embedded(
@@ -201,7 +208,10 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
     let listener = bind(http, "--http").await?;
     let http = listener.local_addr()?;
     let stop = shutdown.clone();
-    tasks.spawn(async move { Ok(http::serve(listener, web, stop).await?) });
+    tasks.spawn(async move {
+        http::serve(listener, web, stop).await;
+        Ok(())
+    });
 
     let evaluators = embedded.start().await?;
     info!(%discovery, %http, replicas, state = %state.display(), "running");
@@ -212,6 +222,7 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         evaluators,
         shutdown,
         tasks,
+        _write_token: write_token,
         _scratch: scratch,
     })
 }
@@ -304,11 +315,17 @@ fn module_access(policies: PathBuf) -> ModuleAccess {
     }
 }
 
-fn authenticator(token_file: Option<PathBuf>) -> anyhow::Result<Arc<dyn Authenticator>> {
-    Ok(match token_file {
-        Some(path) => Arc::new(StaticTokens::load(path)?),
-        None => Arc::new(Open),
-    })
+/// The tokens of a file or, if there is none, a new one for whoever changes policies.
+fn authenticator(
+    token_file: Option<PathBuf>,
+    state: &Path,
+    discovery: SocketAddr,
+) -> anyhow::Result<(Arc<dyn Authenticator>, Option<WriteToken>)> {
+    if let Some(path) = token_file {
+        return Ok((Arc::new(StaticTokens::load(path)?), None));
+    }
+    let token = WriteToken::create(state, discovery)?;
+    Ok((Arc::new(Local::new(&token.token)), Some(token)))
 }
 
 fn load_tls(
@@ -377,12 +394,21 @@ fn spawn_discovery(
     tls: Option<Tls>,
     sources: &Sources,
     authenticator: Arc<dyn Authenticator>,
+    max_connection_streams: Option<u32>,
     shutdown: &CancellationToken,
 ) {
     let hub = sources.hub.clone();
     let services = sources.services(authenticator);
     let stop = shutdown.clone();
-    let options = serve::Options::default();
+    let mut options = serve::Options::default();
+    // On loopback a connection may be that of many replicas: a proxy's, or a load client's.
+    let address = listener.local_addr();
+    if address.is_ok_and(|address| address.ip().is_loopback()) {
+        options.max_concurrent_streams = LOOPBACK_STREAMS;
+    }
+    if let Some(streams) = max_connection_streams {
+        options.max_concurrent_streams = streams;
+    }
     tasks.spawn(async move {
         serve::serve(vec![listener], tls, hub, services, options, stop).await?;
         Ok(())
@@ -409,11 +435,11 @@ async fn embedded(
     if !secured || replicas == 0 {
         return Ok(plain);
     }
-    let token_file = super::services::internal_token(state)?;
+    let token_file = token::internal(state)?;
     let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0)), "loopback").await?;
     let discovery = listener.local_addr()?;
     let tokens = Arc::new(StaticTokens::load(&token_file)?);
-    spawn_discovery(tasks, listener, None, sources, tokens, shutdown);
+    spawn_discovery(tasks, listener, None, sources, tokens, None, shutdown);
     Ok(Embedded {
         discovery,
         token_file: Some(token_file),

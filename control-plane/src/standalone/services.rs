@@ -1,11 +1,6 @@
 //! What only a standalone control plane's gRPC services need.
 
-use std::{
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 use anyhow::Context as _;
 use assent_core::PolicyKey;
@@ -28,26 +23,6 @@ pub(super) fn certificate_authority(state: &Path) -> anyhow::Result<Arc<SelfSign
     Ok(Arc::new(
         ca.context("failed to open the certificate authority")?,
     ))
-}
-
-/// A file with a token that only this process and its evaluators know.
-pub(super) fn internal_token(state: &Path) -> anyhow::Result<PathBuf> {
-    let path = state.join("internal-token");
-    let token = format!(
-        "{}{}",
-        uuid::Uuid::new_v4().simple(),
-        uuid::Uuid::new_v4().simple()
-    );
-    let mut options = std::fs::OpenOptions::new();
-    let file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&path);
-    file.and_then(|mut file| file.write_all(token.as_bytes()))
-        .with_context(|| format!("failed to write {}", path.display()))?;
-    Ok(path)
 }
 
 /// Rows of policies that never had a valid manifest. Their server is not known, so they are

@@ -291,7 +291,10 @@ async fn member_is_identified_by_its_pod() {
         );
         assert_eq!((&*replica.server, replica.follower), ("default", false));
         assert_eq!(replica.replica_id(), name);
-        assert_eq!(replica.pod_ip, "10.244.1.7".parse().ok());
+        assert_eq!(
+            replica.pod_ips,
+            ["10.244.1.7".parse::<std::net::IpAddr>().unwrap()]
+        );
         assert!(replica.expires.is_some());
 
         let wrong = ns.create_token_for(name, "https://elsewhere").await;

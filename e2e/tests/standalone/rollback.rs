@@ -116,3 +116,65 @@ async fn rollback_survives_restart() {
         assert_eq!(version(&up).await, before);
     }
 }
+
+#[tokio::test]
+async fn undo_needs_the_token_of_the_user_who_started_it() {
+    let up = two_generations().await;
+    let (url, args) = (up.url(), ["rollout", "undo", "p", "--server"]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    // Another user has other directories, and cannot read this one's files.
+    let other = |more: &[&str]| {
+        std::process::Command::new(assent_e2e::process::program("assent"))
+            .args(args)
+            .arg(&url)
+            .args(more)
+            .env("HOME", elsewhere.path())
+            .env("XDG_RUNTIME_DIR", elsewhere.path())
+            .output()
+            .unwrap()
+    };
+    let refused = other(&[]);
+    assert!(!refused.status.success(), "{}", text(&refused));
+    assert!(
+        text(&refused).contains("--token-file"),
+        "{}",
+        text(&refused)
+    );
+    let guess = elsewhere.path().join("guess");
+    std::fs::write(&guess, "guess").unwrap();
+    let guessed = other(&["--token-file", guess.to_str().unwrap()]);
+    assert!(!guessed.status.success(), "{}", text(&guessed));
+    assert_eq!(up.policy("p").await.unwrap()["metadata"]["generation"], 2);
+    // Looking is free.
+    let looked = std::process::Command::new(assent_e2e::process::program("assent"))
+        .args(["status", "--server", &url])
+        .env("HOME", elsewhere.path())
+        .env("XDG_RUNTIME_DIR", elsewhere.path())
+        .output()
+        .unwrap();
+    assert!(looked.status.success(), "{}", text(&looked));
+
+    let token = up.state().join("token");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&token.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let done = other(&["--token-file", token.to_str().unwrap()]);
+    assert!(done.status.success(), "{}", text(&done));
+    up.wait_enforced("p", 3).await;
+}
+
+#[tokio::test]
+async fn other_host_names_are_refused() {
+    let up = Up::start(Options::default().policy("p")).await;
+    for (host, expect) in [
+        ("localhost:1", "HTTP/1.1 200"),
+        ("127.0.0.1", "HTTP/1.1 200"),
+        ("rebound.example", "HTTP/1.1 421"),
+    ] {
+        let mut socket = std::net::TcpStream::connect(up.http).unwrap();
+        let request = format!("GET /status HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        std::io::Write::write_all(&mut socket, request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut socket, &mut answer).unwrap();
+        assert!(answer.starts_with(expect), "{host}: {answer}");
+    }
+}

@@ -120,7 +120,7 @@ impl SelfSignedCa {
 #[tonic::async_trait]
 impl Signer for SelfSignedCa {
     async fn sign(&self, csr_der: &[u8], subject: &Subject) -> Result<Signed, SignError> {
-        self.issue(csr_der, &self.names, subject.address)
+        self.issue(csr_der, &self.names, subject.peer)
     }
 }
 

@@ -16,7 +16,7 @@ use tracing::Instrument as _;
 
 use super::{Stream, timing::Timing};
 use crate::{
-    auth::Caller,
+    auth::{Caller, Gate},
     events::StreamEvent,
     from_proto::{self, Request},
     hub::{Hub, Server},
@@ -30,6 +30,7 @@ static NODES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 /// A stream whose caller is known, and nothing else yet.
 pub(crate) struct Opening<R> {
     pub(crate) hub: Hub,
+    pub(crate) gate: Gate,
     pub(crate) caller: Caller,
     pub(crate) requests: Streaming<R>,
     pub(crate) pipe: Arc<Pipe>,
@@ -102,6 +103,7 @@ impl<R: Request> Opening<R> {
     async fn enter(self, node: Node, first: InitialRequest, server: &Server) -> Box<Stream<R>> {
         let Opening {
             hub,
+            gate,
             caller,
             requests,
             pipe,
@@ -128,6 +130,7 @@ impl<R: Request> Opening<R> {
             in_use: caller.peer.as_ref().map(|peer| peer.use_stream()),
             peer: caller.peer,
             half_closed: false,
+            gate,
             hub,
             registered,
             published,

@@ -17,12 +17,23 @@ const MESSAGES_PER_SECOND: u32 = 1_000;
 /// A client that does not read is given this long to take at least the end.
 const STALLED_LEAVE: Duration = Duration::from_secs(1);
 
+/// How long a stream lives on each time that its client could not open another one.
+const EXTENSION: Duration = Duration::from_secs(60);
+
+/// How long a stream may outlive its credential in this way: longer than most outages, and an end
+/// to what a stolen token is good for.
+const MAX_EXTENSION: Duration = Duration::from_secs(60 * 60);
+
 /// When things are due.
 #[derive(Debug)]
 pub(super) struct Timing {
     /// When the first snapshot must be there; none once it is.
     sync: Option<Instant>,
-    age: Instant,
+    /// When the stream has reached its age; none while it is being found out whether its client
+    /// could open another one.
+    age: Option<Instant>,
+    /// How far its age may be extended.
+    latest_age: Option<Instant>,
     send_limit: Duration,
     silence_limit: Duration,
     messages: u32,
@@ -37,15 +48,14 @@ impl Timing {
         let mut age = config
             .max_stream_age
             .mul_f64(0.8 + 0.4 * rand::random::<f64>());
-        if let Some(expires) = expires {
-            let left = expires
-                .duration_since(SystemTime::now())
-                .unwrap_or_default();
+        let left = expires.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
+        if let Some(left) = left {
             age = age.min(left);
         }
         Self {
             sync: Some(now + config.sync_deadline),
-            age: now + age,
+            age: Some(now + age),
+            latest_age: left.map(|left| now + left + MAX_EXTENSION),
             send_limit: config.send_deadline,
             silence_limit: config.health_interval * 3,
             messages: 0,
@@ -82,8 +92,26 @@ impl Timing {
     pub(super) fn next(&self, pipe: &Pipe) -> Instant {
         let refill = (!self.may_read()).then(|| self.window + Duration::from_secs(1));
         let send = pipe.send_deadline(self.send_limit);
-        let times = [self.sync, refill, send, self.silence(pipe)];
-        times.into_iter().flatten().fold(self.age, Instant::min)
+        let times = [self.age, self.sync, refill, send, self.silence(pipe)];
+        let next = times.into_iter().flatten().min();
+        // Without any of these the stream waits for something else that will happen.
+        next.unwrap_or_else(|| Instant::now() + EXTENSION)
+    }
+
+    /// Whether the stream has reached its age; true once, until it is extended.
+    pub(super) fn reach_age(&mut self, now: Instant) -> bool {
+        self.age.take_if(|age| *age <= now).is_some()
+    }
+
+    /// Lets the stream live on for a while; false if its credential has ended for too long.
+    pub(super) fn extend_age(&mut self) -> bool {
+        let now = Instant::now();
+        let more = EXTENSION.mul_f64(0.8 + 0.4 * rand::random::<f64>());
+        let extends = self.latest_age.is_none_or(|latest| now < latest);
+        if extends {
+            self.age = Some(now + more);
+        }
+        extends
     }
 
     /// How the stream ends where one of its times is over.
@@ -96,12 +124,8 @@ impl Timing {
         if over(self.sync) {
             return Some(not_synced());
         }
-        if over(self.silence(pipe)) {
-            return Some(Status::deadline_exceeded(
-                "no health check came for three intervals",
-            ));
-        }
-        over(Some(self.age)).then(|| Status::ok("the stream has reached its age: connect again"))
+        over(self.silence(pipe))
+            .then(|| Status::deadline_exceeded("no health check came for three intervals"))
     }
 
     /// How long the client may take to notice the end.

@@ -27,7 +27,7 @@ async fn guarded() -> (Plane, tempfile::TempDir) {
     (plane, dir)
 }
 
-fn with_token<T>(message: T, token: &str) -> Call<T> {
+pub(crate) fn with_token<T>(message: T, token: &str) -> Call<T> {
     let mut call = Call::new(message);
     let value = format!("Bearer {token}").parse().unwrap();
     call.metadata_mut().insert("authorization", value);

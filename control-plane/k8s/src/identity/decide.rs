@@ -145,10 +145,6 @@ pub(super) fn place(
     if let Some(allowed) = follows {
         may_follow(&claim, &server, allowed)?;
     }
-    let address = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.pod_ip.as_ref());
     Ok(Replica {
         namespace: claim.namespace,
         pod: claim.pod,
@@ -156,9 +152,25 @@ pub(super) fn place(
         service_account: claim.service_account,
         server,
         follower,
-        pod_ip: address.and_then(|address| address.parse::<IpAddr>().ok()),
+        pod_ips: addresses(pod),
         expires,
     })
+}
+
+/// The addresses of a pod. `podIP` is the first one of `podIPs`.
+fn addresses(pod: &Pod) -> Vec<IpAddr> {
+    let Some(status) = &pod.status else {
+        return Vec::new();
+    };
+    let all = status.pod_ips.iter().flatten().map(|address| &address.ip);
+    let mut all: Vec<IpAddr> = status
+        .pod_ip
+        .iter()
+        .chain(all)
+        .filter_map(|address| address.parse().ok())
+        .collect();
+    all.dedup();
+    all
 }
 
 fn may_follow(claim: &Claim, server: &str, allowed: &[String]) -> Result<(), Error> {

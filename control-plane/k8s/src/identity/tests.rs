@@ -6,7 +6,10 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::*;
+use super::{
+    review::{INVALID_WINDOW, MAX_INVALID, REFUSED},
+    *,
+};
 use crate::{
     admission::AdmissionCache,
     testing::{Requests, failure, not_found, scripted},
@@ -25,8 +28,10 @@ fn advance(by: Duration) {
 }
 
 fn mk(client: Client, lookup: impl Lookup) -> TokenChecker {
+    let clock = || Instant::now() + AHEAD.get();
     TokenChecker {
-        clock: || Instant::now() + AHEAD.get(),
+        clock,
+        reviewer: Reviewer::new(client.clone(), clock),
         ..TokenChecker::new(client, "assent-system", Arc::new(lookup))
     }
 }
@@ -259,7 +264,7 @@ async fn limited_address_keeps_its_accepted_tokens() {
     checker.user(credential).await.unwrap();
     requests.take();
     for _ in 0..MAX_INVALID {
-        checker.count_invalid(peer);
+        checker.reviewer.count_invalid(peer);
     }
     checker.user(credential).await.unwrap();
     let other = mk_token("b");
@@ -301,4 +306,82 @@ async fn tokens_that_cannot_be_valid_cost_no_request() {
         assert!(matches!(error, Error::Invalid(_)), "{error}");
     }
     assert_eq!(requests.take().len(), 0);
+}
+
+#[tokio::test]
+async fn concurrent_calls_with_one_token_share_a_review() {
+    let (checker, requests, _) = mk_watched();
+    let token = mk_token("a");
+    let calls = (0..100).map(|_| checker.user(of(&token)));
+    for user in futures::future::join_all(calls).await {
+        user.unwrap();
+    }
+    assert_eq!(requests.take(), [TOKEN_REVIEW]);
+}
+
+#[tokio::test]
+async fn concurrent_invalid_tokens_of_one_address_are_limited() {
+    let (checker, requests) = mk_checker(StatusCode::CREATED, refusal());
+    let tokens: Vec<_> = (0..1_000).map(|n| mk_token(&format!("f-{n}"))).collect();
+    let peer = Some(IpAddr::from([10, 0, 0, 1]));
+    let calls = tokens
+        .iter()
+        .map(|token| checker.user(Credential { token, peer }));
+    for refused in futures::future::join_all(calls).await {
+        refused.unwrap_err();
+    }
+    assert_eq!(requests.take().len(), MAX_INVALID as usize);
+}
+
+#[tokio::test]
+async fn caller_that_leaves_is_counted() {
+    let (checker, requests) = mk_checker(StatusCode::CREATED, refusal());
+    let peer = Some(IpAddr::from([10, 0, 0, 1]));
+    for n in 0..100 {
+        let token = mk_token(&format!("f-{n}"));
+        let credential = Credential {
+            token: &token,
+            peer,
+        };
+        let mut call = std::pin::pin!(checker.user(credential));
+        assert!(futures::poll!(call.as_mut()).is_pending() || n >= MAX_INVALID as usize);
+        // The review goes on without it.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(requests.take().len(), MAX_INVALID as usize);
+}
+
+#[tokio::test]
+async fn outage_is_noticed_by_asking() {
+    let (checker, requests, down) = mk_watched();
+    assert!(checker.is_available().await);
+    assert_eq!(requests.take(), [TOKEN_REVIEW]);
+    // Asked again only after a while, whoever wants to know.
+    for _ in 0..100 {
+        assert!(checker.is_available().await);
+    }
+    assert_eq!(requests.take(), Vec::<String>::new());
+    down.store(true, std::sync::atomic::Ordering::Relaxed);
+    advance(Duration::from_secs(60));
+    assert!(!checker.is_available().await);
+    down.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert!(checker.is_available().await);
+}
+
+#[tokio::test]
+async fn failed_look_up_of_a_pod_is_an_outage() {
+    let (client, _) = scripted(|line| match line {
+        POD => failure(503, "ServiceUnavailable"),
+        line => member(line),
+    });
+    let lookup = Live::new(client.clone(), "assent-system");
+    let checker = mk(client, lookup);
+    assert!(checker.is_available().await);
+    checker.replica(of(&mk_token("a"))).await.unwrap_err();
+    assert!(!checker.is_available().await);
+    // One that nobody tries again says nothing for ever.
+    advance(OUTAGE);
+    assert!(checker.is_available().await);
 }

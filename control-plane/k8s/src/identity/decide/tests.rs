@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::{
     api::{
         authentication::v1::UserInfo,
-        core::v1::{PodSpec, PodStatus},
+        core::v1::{PodIP, PodSpec, PodStatus},
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
@@ -125,9 +125,14 @@ fn mk_pod(account: &str, set: Option<&str>) -> Pod {
         status: Some(PodStatus {
             phase: Some("Running".to_owned()),
             pod_ip: Some("10.244.1.7".to_owned()),
+            pod_ips: Some(["10.244.1.7", "fd00::7"].map(mk_address).into()),
             ..PodStatus::default()
         }),
     }
+}
+
+fn mk_address(ip: &str) -> PodIP {
+    PodIP { ip: ip.to_owned() }
 }
 
 fn mk_allowed(namespaces: &[&str]) -> Vec<String> {
@@ -144,7 +149,7 @@ fn pod_of_the_servers_stateful_set_is_a_member() {
         service_account: "policy-server-default".to_owned(),
         server: "default".to_owned(),
         follower: false,
-        pod_ip: Some("10.244.1.7".parse().unwrap()),
+        pod_ips: vec!["10.244.1.7".parse().unwrap(), "fd00::7".parse().unwrap()],
         expires: None,
     };
     assert_eq!(replica, expect);
@@ -152,6 +157,13 @@ fn pod_of_the_servers_stateful_set_is_a_member() {
     // Also while it terminates, and while its PolicyServer does.
     let replica = Case::member().with(|case| case.allowed = None).decide();
     assert!(!replica.unwrap().unwrap().follower);
+}
+
+#[test]
+fn pod_without_address_has_none() {
+    let without = |case: &mut Case| case.pod_mut().status = None;
+    let replica = Case::member().with(without).decide().unwrap().unwrap();
+    assert!(replica.pod_ips.is_empty());
 }
 
 #[test]
