@@ -409,6 +409,8 @@ fn node(engine: &Engine, id: String, policy_server: String, endpoint: String) ->
         engine: engine.fingerprint().to_owned(),
         abis: Abi::ALL.iter().map(|abi| abi.as_str().to_owned()).collect(),
         endpoint,
+        // Added to the first message of each stream.
+        lease_transitions: 0,
     }
 }
 

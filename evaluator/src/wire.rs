@@ -103,7 +103,10 @@ pub(crate) fn hello(
 ) -> v1::DeltaPolicyDiscoveryRequest {
     let revisions = hello.revisions.iter();
     v1::DeltaPolicyDiscoveryRequest {
-        node: Some(node),
+        node: Some(v1::Node {
+            lease_transitions: hello.lease_transitions,
+            ..node
+        }),
         client_address: client,
         version_info: hello
             .version

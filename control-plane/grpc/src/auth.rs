@@ -68,6 +68,8 @@ pub enum Principal {
         identity: String,
         /// When the credential ends, and streams with it.
         expires: Option<SystemTime>,
+        /// It is reported and never counted.
+        follower: bool,
         /// Where it listens; empty where the credential does not say.
         addresses: Vec<IpAddr>,
     },
@@ -136,6 +138,17 @@ impl Principal {
             Principal::Anyone { .. } => None,
             Principal::Replica { expires, .. } => *expires,
         }
+    }
+
+    /// Whether the caller is a replica that decides when a webhook flips.
+    pub(crate) fn is_counted(&self) -> bool {
+        matches!(
+            self,
+            Principal::Replica {
+                follower: false,
+                ..
+            }
+        )
     }
 
     /// Where the caller listens, as far as the credential says.

@@ -88,6 +88,8 @@ pub(crate) struct Inner {
     synced: AtomicBool,
     serving: ArcSwap<Serving>,
     control_plane: ArcSwap<ControlPlane>,
+    /// The highest leadership that replicas have seen, if it is newer than this one.
+    seen_transitions: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -116,6 +118,7 @@ impl Hub {
             synced: AtomicBool::new(false),
             serving: ArcSwap::default(),
             control_plane: ArcSwap::from_pointee(control_plane),
+            seen_transitions: watch::Sender::new(0),
         }))
     }
 
@@ -212,6 +215,24 @@ impl Hub {
     /// Who we are.
     pub fn control_plane(&self) -> Arc<ControlPlane> {
         self.0.control_plane.load_full()
+    }
+
+    /// The highest leadership that counted replicas have seen, told when it is newer than that of
+    /// this control plane. They refuse everything that it sends.
+    pub fn seen_transitions(&self) -> watch::Receiver<u64> {
+        self.0.seen_transitions.subscribe()
+    }
+
+    /// A replica has seen this leadership.
+    pub(crate) fn see_transitions(&self, transitions: u64) {
+        if transitions > self.0.control_plane.load().lease_transitions {
+            let seen = &self.0.seen_transitions;
+            seen.send_if_modified(|seen| {
+                let newer = transitions > *seen;
+                *seen = transitions.max(*seen);
+                newer
+            });
+        }
     }
 
     /// How many streams are open.

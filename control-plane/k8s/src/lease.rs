@@ -71,6 +71,8 @@ pub struct Elector {
     standing: Standing,
     /// The object as it was read or written last: what others put there stays.
     last: Option<Lease>,
+    /// The highest term that evaluators have seen.
+    outranked: watch::Receiver<u64>,
 }
 
 /// Whether this process leads *now*, by the clock: right also in a process that was paused
@@ -119,12 +121,17 @@ impl Elector {
     /// Takes part as `identity`, which no other process may have at the same time: the pod's
     /// name. After a restart it takes its own Lease again at once, in a new term. `address`
     /// is where others reach the discovery endpoint of this process.
+    ///
+    /// Evaluators refuse a leader with a lower term than they have seen, and a Lease that was
+    /// restored from a backup has one. `outranked` reports what they have seen: a leader whose term
+    /// is lower begins one above it.
     pub fn new(
         client: Client,
         namespace: &str,
         identity: &str,
         address: &str,
         timing: Timing,
+        outranked: watch::Receiver<u64>,
     ) -> Self {
         let clock = Instant::now();
         let (role, _) = watch::channel(Role::Follower { leader: None });
@@ -138,6 +145,7 @@ impl Elector {
             role,
             standing: Standing { held, clock },
             last: None,
+            outranked,
         }
     }
 
@@ -175,6 +183,7 @@ impl Elector {
             }
             tokio::select! {
                 () = tokio::time::sleep_until(self.wake()) => inputs.push(Input::Tick),
+                Ok(()) = self.outranked.changed() => inputs.extend(self.outranked()),
                 () = shutdown.cancelled(), if !leaving => {
                     leaving = true;
                     inputs.push(Input::Leave);
@@ -190,6 +199,24 @@ impl Elector {
     fn wake(&self) -> Instant {
         let deadline = self.machine.deadline().unwrap_or_else(|| self.now());
         self.clock + Duration::from_millis(deadline.0)
+    }
+
+    /// What evaluators have seen, if it can be true.
+    fn outranked(&mut self) -> Option<Input> {
+        let seen = *self.outranked.borrow_and_update();
+        if !is_plausible(seen, first_term()) {
+            tracing::warn!(
+                seen,
+                "ignoring a leadership term that no Lease can have reached"
+            );
+            return None;
+        }
+        tracing::warn!(
+            seen,
+            "evaluators have seen a higher leadership term than that of the Lease: it was restored \
+             from a backup, or made again. Raising it if this process leads"
+        );
+        Some(Input::Outranked(seen))
     }
 
     fn tell(&self, role: Role) {
@@ -320,6 +347,14 @@ fn first_term() -> u64 {
     u64::try_from(jiff::Timestamp::now().as_second() / 60).unwrap_or_default()
 }
 
+/// Whether a Lease can have reached this term: terms begin at the minutes since 1970 and rise by
+/// one with each leader. The allowance is for very many of them. Without a limit, one replica that
+/// lies could use up all terms that the object can hold.
+fn is_plausible(term: u64, minutes: u64) -> bool {
+    const ALLOWANCE: u64 = 10_000_000;
+    term <= minutes.saturating_add(ALLOWANCE) && term < i32::MAX as u64
+}
+
 fn failed<T>(error: &Error) -> Option<T> {
     // A conflict is how an election is lost.
     match error {
@@ -329,4 +364,20 @@ fn failed<T>(error: &Error) -> Option<T> {
         error => tracing::warn!(%error, "retrying"),
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_terms_that_a_lease_can_have_are_believed() {
+        let minutes = first_term();
+        for plausible in [0, 1, minutes, minutes + 100_000] {
+            assert!(is_plausible(plausible, minutes), "{plausible}");
+        }
+        for lie in [minutes * 2, i32::MAX as u64, u64::MAX] {
+            assert!(!is_plausible(lie, minutes), "{lie}");
+        }
+    }
 }

@@ -80,7 +80,17 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
     let identity = identity(&args)?;
 
     let timing = timing(args.lease_seconds);
-    let elector = Elector::new(client.clone(), &args.namespace, &identity, &address, timing);
+    let (streams, streams_rx) = mpsc::channel(MAX_STREAM_EVENTS);
+    let hub = Hub::new(hub::Config::default(), ControlPlane::default(), streams);
+    hub.set_serving(Serving::Standby { leader: None });
+    let elector = Elector::new(
+        client.clone(),
+        &args.namespace,
+        &identity,
+        &address,
+        timing,
+        hub.seen_transitions(),
+    );
     let (role, standing) = (elector.role(), elector.standing());
     let mode = match &args.ca_secret {
         Some(secret) => Mode::CertManager {
@@ -93,12 +103,9 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
     spawn(&mut tasks, ca.run(role.clone(), shutdown.clone()));
     let leaf = serving(&mut tasks, &args, &authority, &shutdown)?;
 
-    let (streams, streams_rx) = mpsc::channel(MAX_STREAM_EVENTS);
     let (queries, queries_rx) = mpsc::channel(256);
     let changes = watch::Sender::new(0);
     let control = Control::new(queries, changes.subscribe());
-    let hub = Hub::new(hub::Config::default(), ControlPlane::default(), streams);
-    hub.set_serving(Serving::Standby { leader: None });
     let metrics = Metrics::default();
     let registry = Arc::new(registry(&hub, &metrics, &store));
 

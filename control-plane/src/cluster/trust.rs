@@ -73,6 +73,7 @@ fn principal(replica: Replica) -> Principal {
         id: replica.replica_id(),
         identity: identity::pod_identity(&replica.namespace, &replica.pod, &replica.uid),
         expires: replica.expires,
+        follower: replica.follower,
         addresses: replica.pod_ips,
         policy_server: Some(replica.server),
     }

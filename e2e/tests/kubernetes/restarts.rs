@@ -224,3 +224,25 @@ async fn new_ca_is_trusted_before_it_signs() {
         .enforce(&no_privileged("np", &module, &["example.com/x:*"]))
         .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lease_restored_from_a_backup_is_raised() {
+    let (mut harness, module) = Harness::enforcing(2).await;
+    let lease = ["lease", "assent-control-plane"];
+    let transitions = |lease: &Value| lease["spec"]["leaseTransitions"].as_i64().unwrap_or(0);
+    let seen = transitions(&harness.system.get(&lease).await);
+    assert!(seen > 0);
+    // A backup has an older Lease, and everything that remembers a newer one restarts, except for
+    // the evaluators.
+    harness.planes[0].process.kill();
+    let old = json!({"spec": {"leaseTransitions": seen / 2}});
+    harness.system.patch(&lease, &old).await;
+    harness.replace_plane(&[]).await;
+    harness
+        .enforce(&no_privileged("np", &module, &["example.com/x:*"]))
+        .await;
+    let raised = transitions(&harness.system.get(&lease).await);
+    assert!(raised > seen, "{raised} is not above {seen}");
+    let log = harness.planes[0].log();
+    assert!(log.contains("restored from a backup"), "{log}");
+}

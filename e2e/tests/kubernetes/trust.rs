@@ -48,7 +48,14 @@ impl Contender {
             runtime.block_on(async {
                 let client = client(&kubeconfig).await;
                 let address = format!("{identity}:15010");
-                let elector = Elector::new(client, &namespace, &identity, &address, TIMING);
+                let elector = Elector::new(
+                    client,
+                    &namespace,
+                    &identity,
+                    &address,
+                    TIMING,
+                    watch::channel(0).1,
+                );
                 let handle = tokio::runtime::Handle::current();
                 let _ = sender.send((elector.role(), elector.standing(), handle));
                 elector.run(ends).await;

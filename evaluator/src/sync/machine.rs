@@ -150,6 +150,7 @@ impl Machine {
             } else {
                 BTreeMap::new()
             },
+            lease_transitions: self.lease_transitions,
         };
         // Deltas of this stream are relative to the revisions that the first message lists.
         let offers: Offers = claims

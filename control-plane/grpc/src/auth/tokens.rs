@@ -113,6 +113,7 @@ impl StaticTokens {
                 policy_server: None,
                 identity: format!("token of {id}"),
                 expires: None,
+                follower: false,
                 addresses: Vec::new(),
             }),
         }

@@ -71,6 +71,8 @@ fn node(name: &str, node: &Node) -> v1::Node {
         engine: node.engine.clone(),
         abis: node.abis.clone(),
         endpoint: node.endpoint.clone(),
+        // Matters when a stream opens, and is not kept.
+        lease_transitions: 0,
     }
 }
 

@@ -86,11 +86,16 @@ impl<R: Request> Opening<R> {
 
     fn read(&self, mut message: R) -> Result<(Node, InitialRequest), (BadFirst, Status)> {
         let node = message.take_node().ok_or(from_proto::Error::NoNode);
-        let node = node.and_then(from_proto::node).map_err(invalid)?;
+        let node = node.map_err(invalid)?;
+        let seen = node.lease_transitions;
+        let node = from_proto::node(node).map_err(invalid)?;
         let principal = &self.caller.principal;
         principal
             .check(&node.id, &node.policy_server)
             .map_err(|status| (BadFirst::Identity, status))?;
+        if principal.is_counted() {
+            self.hub.see_transitions(seen);
+        }
         let first = message.into_initial().map_err(invalid)?;
         Ok((node, first))
     }

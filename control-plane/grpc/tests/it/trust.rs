@@ -180,3 +180,27 @@ async fn certificates_are_signed_for_known_replicas_only() {
         .unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
 }
+
+#[tokio::test]
+async fn newer_leadership_that_a_replica_has_seen_is_reported() {
+    let (plane, _dir) = guarded().await;
+    let mut seen = plane.hub.seen_transitions();
+    let with_term = |id: &str, lease_transitions| {
+        let mut message = first(id);
+        message.node.as_mut().unwrap().lease_transitions = lease_transitions;
+        message
+    };
+    // What everybody has seen is no news, and who is no replica is not believed.
+    for (id, token, term) in [("r-0", "bound", 3), ("r-1", "anyone", 40)] {
+        let requests = with_token(tokio_stream::once(with_term(id, term)), token);
+        let stream = plane.client().await.delta_policies(requests).await;
+        stream.unwrap().into_inner().message().await.unwrap();
+    }
+    assert!(!seen.has_changed().unwrap());
+    for (term, highest) in [(40, 40), (30, 40), (50, 50)] {
+        let requests = with_token(tokio_stream::once(with_term("r-0", term)), "bound");
+        let stream = plane.client().await.delta_policies(requests).await;
+        stream.unwrap().into_inner().message().await.unwrap();
+        assert_eq!(*seen.borrow_and_update(), highest);
+    }
+}

@@ -24,6 +24,10 @@ pub(super) struct Machine {
     /// The highest term that we tried to write ourselves.
     tried: Option<u64>,
     held: Option<Held>,
+    /// The highest term that evaluators have seen.
+    outranked: u64,
+    /// When we last began a term because of that.
+    raised: Option<Millis>,
     flight: Option<Flight>,
     /// The last answer was to a write of ours: its version is the newest.
     sure: bool,
@@ -64,6 +68,8 @@ pub(super) enum Input {
     Read(Option<Option<Record>>),
     /// It was written; none where it was not, or nobody knows.
     Written(Option<Record>),
+    /// Evaluators have seen this term. They refuse a lower one.
+    Outranked(u64),
     /// The process ends.
     Leave,
 }
@@ -102,6 +108,10 @@ enum Flight {
 /// A holder that claims more than this in the record does not keep everybody out for ever.
 const LONGEST: Duration = Duration::from_secs(120);
 
+/// Evaluators that have seen different terms cause several new ones. One that lies about it must
+/// not cause one after the other: each closes all streams.
+const RAISE_INTERVAL: Duration = Duration::from_secs(60);
+
 // === impl Machine ===
 
 impl Machine {
@@ -116,6 +126,8 @@ impl Machine {
             highest: 0,
             tried: None,
             held: None,
+            outranked: 0,
+            raised: None,
             flight: None,
             sure: false,
             next: Millis::default(),
@@ -145,6 +157,7 @@ impl Machine {
         match input {
             Input::Tick => {}
             Input::Leave => self.leaving = true,
+            Input::Outranked(term) => self.outranked = self.outranked.max(term),
             Input::Read(answer) => {
                 self.flight = None;
                 match answer {
@@ -185,7 +198,7 @@ impl Machine {
             return None;
         }
         if self.sure {
-            let write = self.follow_up();
+            let write = self.follow_up(now);
             if write.is_some() {
                 return write.map(Output::Write);
             }
@@ -195,10 +208,22 @@ impl Machine {
     }
 
     /// Renews or releases what we hold, by the version that our last write made.
-    fn follow_up(&self) -> Option<Draft> {
-        let held = self.held.as_ref()?;
+    fn follow_up(&mut self, now: Millis) -> Option<Draft> {
+        let held = self.held.as_ref()?.term;
         let version = self.seen.as_ref()?.record.as_ref()?.version.clone();
-        Some(self.draft(Some(version), held.term, false))
+        Some(self.renewal(now, Some(version), held))
+    }
+
+    /// Renews a term or, if evaluators have seen a higher one, begins another above that. Both
+    /// follow from the version of a Lease that we hold: a process that has lost it without
+    /// noticing writes neither.
+    fn renewal(&mut self, now: Millis, version: Option<String>, held: u64) -> Draft {
+        let rested = self.raised.is_none_or(|at| now.since(at) >= RAISE_INTERVAL);
+        if self.outranked <= held || !rested || self.leaving {
+            return self.draft(version, held, false);
+        }
+        self.raised = Some(now);
+        self.draft(version, self.outranked.max(self.highest) + 1, true)
     }
 
     /// Looks at the record; perhaps something is to be written at once.
@@ -208,13 +233,13 @@ impl Machine {
         self.next = now + self.timing.retry;
         let record = self.seen.as_ref().and_then(|seen| seen.record.clone());
         let version = record.as_ref().map(|record| record.version.clone());
-        if let Some(held) = &self.held {
+        if let Some(held) = self.held.as_ref().map(|held| held.term) {
             // In another term it is another's, whatever name is on it.
             let same = |record: &Record| {
-                record.transitions == held.term && record.holder.as_ref() == Some(&self.identity)
+                record.transitions == held && record.holder.as_ref() == Some(&self.identity)
             };
             if record.as_ref().is_none_or(same) {
-                return Some(self.draft(version, held.term, false));
+                return Some(self.renewal(now, version, held));
             }
             self.held = None;
             return None;

@@ -71,6 +71,8 @@ pub(crate) struct Swap {
 pub(crate) struct Hello {
     pub(crate) version: Option<Version>,
     pub(crate) revisions: BTreeMap<RevisionId, Digest>,
+    /// The newest leadership that was seen.
+    pub(crate) lease_transitions: u64,
 }
 
 /// The answer to a response.

@@ -282,3 +282,56 @@ fn resigning_leader_waits_for_its_pending_write() {
         .at(2.3, read("3", "a", 8), &["follower", "release 8 after 3"])
         .at(2.4, wrote("4", "", 8), &["left"]);
 }
+
+#[test]
+fn outranked_leader_begins_a_higher_term() {
+    Script::leading()
+        .at(1.0, Input::Outranked(40), &[])
+        .at(2.1, Input::Tick, &["take 41 after 2"])
+        .at(2.2, wrote("3", "a", 41), &["leader 41"])
+        .at(4.2, Input::Tick, &["renew 41 after 3"])
+        .at(4.3, wrote("4", "a", 41), &[])
+        // What is lower than its own term is no reason.
+        .at(4.4, Input::Outranked(41), &[])
+        .at(6.3, Input::Tick, &["renew 41 after 4"]);
+}
+
+#[test]
+fn outranked_process_that_lost_the_lease_takes_nothing() {
+    // It was paused, and another one leads in term 9.
+    Script::leading()
+        .at(5.0, Input::Outranked(9), &["take 10 after 2"])
+        .at(5.1, UNWRITTEN, &[])
+        .at(7.2, Input::Tick, &["read"])
+        .at(7.3, read("7", "b", 9), &["follower of b at at-b"])
+        .at(9.4, Input::Tick, &["read"])
+        .at(9.5, read("8", "b", 9), &[]);
+}
+
+#[test]
+fn outranked_standby_waits_for_its_turn() {
+    Script::new()
+        .at(0.0, Input::Tick, &["read"])
+        .at(0.0, read("1", "b", 7), &["follower of b at at-b"])
+        .at(0.1, Input::Outranked(40), &[])
+        .at(2.0, Input::Tick, &["read"])
+        .at(2.0, read("1", "b", 7), &[])
+        .at(15.0, Input::Tick, &["follower", "read"])
+        .at(15.0, read("1", "b", 7), &["take 8 after 1"])
+        .at(15.1, wrote("2", "a", 8), &["leader 8"])
+        .at(17.1, Input::Tick, &["take 41 after 2"]);
+}
+
+#[test]
+fn higher_terms_are_begun_once_a_minute() {
+    Script::leading()
+        .at(2.0, Input::Outranked(40), &["take 41 after 2"])
+        .at(2.1, wrote("3", "a", 41), &["leader 41"])
+        .at(2.2, Input::Outranked(50), &[])
+        .at(4.1, Input::Tick, &["renew 41 after 3"])
+        .at(4.2, wrote("4", "a", 41), &[])
+        .at(62.1, Input::Tick, &["follower", "read"])
+        .at(62.1, read("4", "a", 41), &["take 42 after 4"])
+        .at(62.2, wrote("5", "a", 42), &["leader 42"])
+        .at(64.2, Input::Tick, &["take 51 after 5"]);
+}

@@ -18,6 +18,8 @@ struct World {
     faults: bool,
     /// Terms in the order in which leaders began.
     terms: Vec<u64>,
+    /// The highest term that evaluators have seen. They report it to whoever leads.
+    evaluators: u64,
 }
 
 struct Node {
@@ -39,6 +41,7 @@ enum Event {
     Wake(usize, u64),
     Arrive(usize, u64, u64, Ask),
     Answer(usize, u64, u64, Input),
+    Report(usize, u64, u64),
 }
 
 enum Ask {
@@ -60,6 +63,7 @@ impl World {
             nodes: Vec::new(),
             faults: true,
             terms: Vec::new(),
+            evaluators: 0,
         };
         for number in 0..size {
             let name = format!("n{number}");
@@ -120,6 +124,11 @@ impl World {
                         self.step(node, Input::Tick, at);
                     }
                 }
+                Event::Report(node, life, seen) => {
+                    if self.nodes[node].life == life {
+                        self.step(node, Input::Outranked(seen), at);
+                    }
+                }
                 Event::Arrive(node, life, request, ask) => self.arrive(node, life, request, ask),
                 Event::Answer(node, life, request, input) => {
                     let of = &self.nodes[node];
@@ -172,6 +181,7 @@ impl World {
             let (resumes, request) = (self.nodes[node].paused_until, self.nodes[node].request);
             return match input {
                 Input::Tick => self.wake(node, resumes),
+                Input::Outranked(seen) => self.push(resumes, Event::Report(node, life, seen)),
                 input => self.push(resumes, Event::Answer(node, life, request, input)),
             };
         }
@@ -182,7 +192,10 @@ impl World {
             match output {
                 Output::Read => self.ask(node, Ask::Read),
                 Output::Write(draft) => self.ask(node, Ask::Write(draft)),
-                Output::Role(Role::Leader { transitions }) => self.terms.push(transitions),
+                Output::Role(Role::Leader { transitions }) => {
+                    self.terms.push(transitions);
+                    self.stream(node, transitions);
+                }
                 Output::Role(Role::Follower { .. }) => {}
                 Output::Left => return self.restart(node),
             }
@@ -190,6 +203,28 @@ impl World {
         if let Some(deadline) = self.nodes[node].machine.deadline() {
             let at = self.true_time(node, deadline).max(self.now + 1);
             self.wake(node, at);
+        }
+    }
+
+    /// Evaluators connect to a leader, and take its term or report theirs.
+    fn stream(&mut self, node: usize, term: u64) {
+        if term >= self.evaluators {
+            self.evaluators = term;
+            return;
+        }
+        let life = self.nodes[node].life;
+        let (at, seen) = (self.now + self.below(3_000), self.evaluators);
+        self.push(at, Event::Report(node, life, seen));
+    }
+
+    /// The API server goes back to an old state, and every process restarts.
+    fn restore(&mut self, term: u64) {
+        let lease = self.lease.as_mut().unwrap();
+        lease.transitions = term;
+        lease.version = format!("restored-{}", lease.version);
+        self.terms.clear();
+        for node in 0..self.nodes.len() {
+            self.restart(node);
         }
     }
 
@@ -292,4 +327,27 @@ fn at_most_one_process_leads_and_terms_only_rise() {
     }
     // The histories are worth something: leadership changed hands all the time.
     assert!(terms > 4_000, "{terms}");
+}
+
+#[test]
+fn restored_lease_is_raised_above_what_evaluators_have_seen() {
+    for seed in 0..200 {
+        let mut world = World::new(seed, 2 + seed % 4);
+        world.run(600_000);
+        world.faults = seed % 2 == 0;
+        let seen = world.evaluators;
+        assert!(seen > 1, "seed {seed}");
+        world.restore(seen / 2);
+        world.run(1_200_000);
+        world.faults = false;
+        for node in &mut world.nodes {
+            node.paused_until = 0;
+        }
+        world.run(1_400_000);
+        let leader = world.leaders();
+        assert_eq!(leader.len(), 1, "seed {seed}: nobody leads in peace");
+        let last = world.terms.last().copied().unwrap_or_default();
+        assert!(last > seen, "seed {seed}: {last} is not above {seen}");
+        assert_eq!(world.evaluators, last, "seed {seed}: they follow it");
+    }
 }
