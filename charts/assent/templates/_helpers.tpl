@@ -252,3 +252,12 @@ spec:
         {{- toYaml . | nindent 8 }}
       {{- end }}
 {{- end -}}
+
+{{- /* Secrets with registry credentials, comma-separated: those that are listed, and that of the default PolicyServer. */}}
+{{- define "assent.registrySecrets" -}}
+{{- $names := .Values.registrySecrets }}
+{{- with .Values.policyServer.spec.imagePullSecret }}
+{{- $names = append $names . }}
+{{- end }}
+{{- join ", " (uniq $names) }}
+{{- end }}

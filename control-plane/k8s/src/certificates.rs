@@ -7,6 +7,7 @@ use crate::names;
 
 mod manager;
 mod plan;
+mod provided;
 mod publish;
 mod secret;
 mod serving;

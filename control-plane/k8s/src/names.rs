@@ -57,6 +57,9 @@ pub const LEADER_ADDRESS_ANNOTATION: &str = "policies.assent.dev/leader-address"
 /// The Secret with the certificate authority, and the ConfigMap with the CA bundle.
 pub const CA: &str = "assent-ca";
 
+/// The Secret that records which authorities cert-manager has provided.
+pub const CA_RECORD: &str = "assent-ca-record";
+
 /// The certificates to trust, in that ConfigMap.
 pub const CA_BUNDLE_KEY: &str = "ca.crt";
 

@@ -72,7 +72,12 @@ impl SourceReader {
             why,
             namespace: self.namespace.clone(),
         };
-        let found = api.get_opt(name).await.map_err(|e| error(e.to_string()))?;
+        let found = api.get_opt(name).await.map_err(|e| match e {
+            kube::Error::Api(status) if status.code == 403 => error(format!(
+                "no permission to read it; add it to the chart's value registrySecrets ({status})"
+            )),
+            e => error(e.to_string()),
+        })?;
         let found = found.ok_or_else(|| error("there is no such Secret".into()))?;
         let data = found.data.unwrap_or_default();
         let config = data.get(".dockerconfigjson").or(data.get(".dockercfg"));

@@ -75,8 +75,9 @@ pub async fn cleanup(client: &Client, options: Options) -> Result<(), Error> {
     release_all::<AdmissionPolicy>(client).await?;
     retract_all::<ClusterAdmissionPolicy>(client).await?;
     retract_all::<AdmissionPolicy>(client).await?;
-    remove_own::<ConfigMap>(client, namespace).await?;
-    remove_own::<Secret>(client, namespace).await?;
+    remove_own::<ConfigMap>(client, namespace, names::CA).await?;
+    remove_own::<Secret>(client, namespace, names::CA).await?;
+    remove_own::<Secret>(client, namespace, names::CA_RECORD).await?;
     let owner = match service_account {
         Some(name) => owner(client, namespace, name).await?,
         None => None,
@@ -126,8 +127,8 @@ async fn remove_default_server(client: &Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the certificate authority, unless it was created by somebody else.
-async fn remove_own<K>(client: &Client, namespace: &str) -> Result<(), Error>
+/// Removes an object of the certificate authority, unless it was created by somebody else.
+async fn remove_own<K>(client: &Client, namespace: &str, name: &str) -> Result<(), Error>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
@@ -135,13 +136,13 @@ where
         + DeserializeOwned,
 {
     let api: Api<K> = Api::namespaced(client.clone(), namespace);
-    let error = || failed(&format!("remove {} {}", K::kind(&()), names::CA));
-    let found = api.get_opt(names::CA).await.map_err(error())?;
+    let error = || failed(&format!("remove {} {name}", K::kind(&())));
+    let found = api.get_opt(name).await.map_err(error())?;
     let (key, value) = names::MANAGED_BY;
     if found.is_some_and(|object| object.labels().get(key).is_some_and(|by| by == value)) {
-        let deleted = api.delete(names::CA, &DeleteParams::default()).await;
+        let deleted = api.delete(name, &DeleteParams::default()).await;
         deleted.map_err(error())?;
-        info!(kind = %K::kind(&()), name = names::CA, "removed");
+        info!(kind = %K::kind(&()), name, "removed");
     }
     Ok(())
 }

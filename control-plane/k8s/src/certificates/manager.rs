@@ -1,7 +1,6 @@
 //! Keeps the authority current: watches its Secret and, while leading, rotates it.
 
 use std::{
-    collections::BTreeMap,
     pin::pin,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -20,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Authority, Error, Lives, Mode,
     plan::{Step, plan},
+    provided::Provided,
+    publish::published_bundle,
     secret::{self, Stored},
 };
 use crate::{lease::Role, names};
@@ -33,10 +34,8 @@ pub struct CaManager {
     secret: Option<Secret>,
     /// The last one that was good, to put it back.
     good: Stored,
-    /// The certificates that cert-manager provides.
-    given: Vec<String>,
-    /// The certificates that it provided before, and until when they are trusted.
-    retired: BTreeMap<String, SystemTime>,
+    /// The certificates that cert-manager provides and has provided.
+    provided: Provided,
     authority: watch::Sender<Arc<Authority>>,
 }
 
@@ -57,20 +56,24 @@ impl CaManager {
         mode: Mode,
         lives: Lives,
     ) -> Result<Self, Error> {
-        let api: Api<Secret> = Api::namespaced(client, namespace);
+        let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
         let found = match api.get_opt(mode.secret()).await? {
             Some(found) => found,
             None if mode == Mode::SelfManaged => create(&api, lives).await?,
             None => return Err(Error::Absent(mode.secret().to_owned())),
         };
+        let mut provided = Provided::default();
         let (found, good, authority) = match mode {
             Mode::SelfManaged => read(&api, found, lives).await?,
             Mode::CertManager { .. } => {
-                let authority = secret::given(&found, &[], lives)?;
+                provided = match api.get_opt(names::CA_RECORD).await? {
+                    Some(record) => Provided::read(&record),
+                    None => Provided::begin(&published_bundle(&client, namespace).await?),
+                };
+                let authority = given(&found, &mut provided, SystemTime::now(), lives)?;
                 (found, Stored::default(), authority)
             }
         };
-        let given = assent_pki::split(authority.bundle_pem()).unwrap_or_default();
         let (authority, _) = watch::channel(Arc::new(authority));
         Ok(Self {
             api,
@@ -78,8 +81,7 @@ impl CaManager {
             lives,
             secret: Some(found),
             good,
-            given,
-            retired: BTreeMap::new(),
+            provided,
             authority,
         })
     }
@@ -109,8 +111,11 @@ impl CaManager {
     }
 
     /// Takes the steps that are due; how long to wait for the next one.
-    async fn rotate(&mut self, leads: bool) -> Duration {
-        if self.mode != Mode::SelfManaged || !leads {
+    pub(super) async fn rotate(&mut self, leads: bool) -> Duration {
+        if self.mode != Mode::SelfManaged {
+            return self.record(leads).await;
+        }
+        if !leads {
             return LOOK;
         }
         loop {
@@ -128,6 +133,44 @@ impl CaManager {
                 }
             }
         }
+    }
+
+    /// Records what cert-manager has provided, and drops what has ended.
+    async fn record(&mut self, leads: bool) -> Duration {
+        let recorded = match leads {
+            true => self.write_record().await,
+            false => Ok(()),
+        };
+        let taken = recorded.and_then(|()| match self.secret.clone() {
+            Some(secret) => self.take(&secret),
+            None => Ok(()),
+        });
+        match taken {
+            Ok(()) => LOOK,
+            Err(error) => {
+                tracing::warn!(%error, "failed to record the certificate authority; retrying");
+                RETRY
+            }
+        }
+    }
+
+    async fn write_record(&mut self) -> Result<(), Error> {
+        let found = self.api.get_opt(names::CA_RECORD).await?;
+        let stored = found.as_ref().map(Provided::read).unwrap_or_default();
+        let (now, leaf) = (SystemTime::now(), self.lives.leaf);
+        self.provided.merge(&stored, now, leaf);
+        if stored == self.provided {
+            return Ok(());
+        }
+        let post = PostParams::default();
+        let next = self.provided.write(found.clone().unwrap_or_default());
+        // The version that was read goes along: a conflict means to look again.
+        match found {
+            Some(_) => self.api.replace(names::CA_RECORD, &post, &next).await?,
+            None => self.api.create(&post, &next).await?,
+        };
+        tracing::info!("recorded the certificate authority that cert-manager provides");
+        Ok(())
     }
 
     /// One step.
@@ -171,7 +214,10 @@ impl CaManager {
                 self.good = stored;
                 authority
             }
-            Mode::CertManager { .. } => Some(self.given(secret, SystemTime::now())?),
+            Mode::CertManager { .. } => {
+                let now = SystemTime::now();
+                Some(given(secret, &mut self.provided, now, self.lives)?)
+            }
         };
         let Some(authority) = authority else {
             return Ok(());
@@ -185,21 +231,20 @@ impl CaManager {
         });
         Ok(())
     }
+}
 
-    /// One that somebody else replaced is trusted until its leaves have ended: they replace
-    /// it without an overlap.
-    fn given(&mut self, secret: &Secret, now: SystemTime) -> Result<Authority, Error> {
-        let fresh = secret::given(secret, &[], self.lives)?;
-        let fresh = assent_pki::split(fresh.bundle_pem()).unwrap_or_default();
-        for old in std::mem::replace(&mut self.given, fresh) {
-            self.retired.insert(old, now + self.lives.leaf);
-        }
-        let given = &self.given;
-        self.retired
-            .retain(|old, until| *until > now && !given.contains(old));
-        let retired: Vec<String> = self.retired.keys().cloned().collect();
-        secret::given(secret, &retired, self.lives)
-    }
+/// The authority that cert-manager provides. Those that it provided before are trusted until their
+/// leaves have ended.
+fn given(
+    secret: &Secret,
+    provided: &mut Provided,
+    now: SystemTime,
+    lives: Lives,
+) -> Result<Authority, Error> {
+    let current = secret::given(secret, &[], lives)?;
+    let current = assent_pki::split(current.bundle_pem()).unwrap_or_default();
+    provided.replace(current, now, lives.leaf);
+    secret::given(secret, &provided.retired(), lives)
 }
 
 /// Makes the first one, or takes what another made meanwhile.

@@ -30,3 +30,11 @@ pub async fn publish_bundle(
     api.patch(names::CA, &params, &Patch::Apply(&map)).await?;
     Ok(())
 }
+
+/// The bundle that is published in a namespace; empty if there is none.
+pub(super) async fn published_bundle(client: &Client, namespace: &str) -> Result<String, Error> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let map = api.get_opt(names::CA).await?;
+    let mut data = map.and_then(|map| map.data).unwrap_or_default();
+    Ok(data.remove(names::CA_BUNDLE_KEY).unwrap_or_default())
+}

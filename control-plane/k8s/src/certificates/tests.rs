@@ -12,10 +12,15 @@ use rustls::{
     client::{WebPkiServerVerifier, danger::ServerCertVerifier as _},
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
 };
+use serde_json::Value;
 
 use super::{
-    Authority, Lives, SignError, Step,
+    Authority, CaManager, Lives, Mode, SignError, Step,
     secret::{self, Stored},
+};
+use crate::{
+    names,
+    testing::{Requests, not_found, scripted},
 };
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -297,4 +302,87 @@ fn provided_authority_signs_below_its_root() {
     without.data.as_mut().unwrap().remove("tls.key");
     let error = secret::given(&without, &[], Lives::default()).unwrap_err();
     assert!(!error.to_string().contains("delete"), "not ours: {error}");
+}
+
+/// An API server with a Secret of cert-manager, and perhaps our own record.
+async fn open_given(given: &Secret, record: Option<Value>) -> (CaManager, Requests) {
+    let given = serde_json::to_value(given).unwrap();
+    let (client, requests) = scripted(move |line| match line {
+        "GET /api/v1/namespaces/assent-system/secrets/given" => (200, given.clone()),
+        "GET /api/v1/namespaces/assent-system/secrets/assent-ca-record" => record
+            .clone()
+            .map_or_else(not_found, |record| (200, record)),
+        "POST /api/v1/namespaces/assent-system/secrets" => (201, given.clone()),
+        line if line.starts_with("PUT ") => (200, given.clone()),
+        _ => not_found(),
+    });
+    let mode = Mode::CertManager {
+        secret: "given".to_owned(),
+    };
+    let manager = CaManager::open(client, "assent-system", mode, Lives::default()).await;
+    (manager.unwrap(), requests)
+}
+
+/// What the leader records.
+async fn record(manager: &mut CaManager, requests: &Requests) -> Option<Value> {
+    manager.rotate(true).await;
+    let all = requests.take_all();
+    let mut writes = all.into_iter().filter(|r| !r.line.starts_with("GET"));
+    let written = writes.next().map(|request| request.body);
+    assert!(writes.next().is_none(), "one write at most");
+    written
+}
+
+fn leaf_of(manager: &CaManager) -> String {
+    let authority = manager.authority().borrow().clone();
+    let leaf = authority.serving_leaf(&["a".into()], &[]).unwrap();
+    leaf.chain_pem
+}
+
+fn bundle_of(manager: &CaManager) -> String {
+    manager.authority().borrow().bundle_pem().to_owned()
+}
+
+#[tokio::test]
+async fn replaced_authority_of_cert_manager_is_trusted_after_a_restart() {
+    let (one, two) = (mk_given(), mk_given());
+    let (mut first, requests) = open_given(&one, None).await;
+    let old = leaf_of(&first);
+    let recorded = record(&mut first, &requests).await;
+    assert!(recorded.is_some());
+    // cert-manager replaces it while no control plane runs.
+    let (mut second, requests) = open_given(&two, recorded).await;
+    let new = leaf_of(&second);
+    let bundle = bundle_of(&second);
+    assert_eq!(bundle.matches("BEGIN CERTIFICATE").count(), 2);
+    assert!(accepts(&bundle, &old, "a"), "what the previous one signed");
+    assert!(accepts(&bundle, &new, "a"), "what the current one signs");
+    let recorded = record(&mut second, &requests).await;
+    assert!(recorded.is_some());
+    // And again, with nothing new to record.
+    let (mut third, requests) = open_given(&two, recorded).await;
+    assert!(accepts(&bundle_of(&third), &old, "a"));
+    assert_eq!(bundle_of(&third), bundle_of(&second));
+    assert_eq!(record(&mut third, &requests).await, None);
+}
+
+#[tokio::test]
+async fn published_bundle_is_trusted_without_a_record() {
+    let own = authority(&mk_stored());
+    let leaf = own.serving_leaf(&["a".into()], &[]).unwrap().chain_pem;
+    let given = serde_json::to_value(mk_given()).unwrap();
+    let bundle = serde_json::json!({"data": { names::CA_BUNDLE_KEY: own.bundle_pem() }});
+    let (client, _) = scripted(move |line| match line {
+        "GET /api/v1/namespaces/assent-system/secrets/given" => (200, given.clone()),
+        "GET /api/v1/namespaces/assent-system/configmaps/assent-ca" => (200, bundle.clone()),
+        _ => not_found(),
+    });
+    let mode = Mode::CertManager {
+        secret: "given".to_owned(),
+    };
+    let manager = CaManager::open(client, "assent-system", mode, Lives::default()).await;
+    let manager = manager.unwrap();
+    for chain in [&leaf, &leaf_of(&manager)] {
+        assert!(accepts(&bundle_of(&manager), chain, "a"));
+    }
 }

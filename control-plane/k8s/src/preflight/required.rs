@@ -97,7 +97,13 @@ pub const REQUIRED: &[Permission] = &[
     // What a PolicyServer is made of.
     own("", "configmaps", WRITE),
     own("", "pods", &["get", "list", "watch", "delete"]),
-    own("", "secrets", &["get", "create", "update", "patch"]),
+    // `create` cannot be limited to names. Secrets with registry credentials are named by users, and
+    // the chart's values list them.
+    own("", "secrets", &["create"]),
+    Permission {
+        names: &[crate::names::CA, crate::names::CA_RECORD],
+        ..own("", "secrets", &["get", "update", "patch"])
+    },
     // A change of the authority must take effect at once.
     Permission {
         names: &[crate::names::CA],

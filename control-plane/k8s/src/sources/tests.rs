@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{not_found, scripted};
+use crate::testing::{failure, not_found, scripted};
 
 fn mk_reader(answer: Option<Value>) -> SourceReader {
     let (client, _) = scripted(move |_| answer.clone().map_or_else(not_found, |a| (200, a)));
@@ -41,4 +41,12 @@ async fn errors_name_the_object_and_the_remedy() {
     assert!(error.to_string().contains(remedy), "{error}");
     let error = reader.certificate("certs", "ca.crt").await.unwrap_err();
     assert!(error.to_string().contains("has no key ca.crt"), "{error}");
+}
+
+#[tokio::test]
+async fn unreadable_pull_secret_names_the_value_of_the_chart() {
+    let (client, _) = scripted(|_| failure(403, "Forbidden"));
+    let reader = SourceReader::new(client, "assent-system");
+    let error = reader.pull_secret("regcred", text).await.unwrap_err();
+    assert!(error.to_string().contains("registrySecrets"), "{error}");
 }
