@@ -204,18 +204,22 @@ fn free_port() -> u16 {
 /// Waits until a content is being tried, and kills the process meanwhile.
 async fn kill_while_trying(state: &Path, content: &Digest) {
     let marker = state.join("attempts").join(content.hex());
+    let read = || fs::read_to_string(&marker).ok();
     // The attempt takes a second. If this test was not looking for as long, another one will do.
     for _ in 0..20 {
+        // The last process that was killed has left one, which the next one moves away.
+        let before = read();
+        let is_new = || read().is_some_and(|text| Some(text) != before);
         let mut child = process(state, free_port());
         for _ in 0..1_000 {
-            if marker.exists() {
+            if is_new() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        if marker.exists() {
+        if is_new() {
             return;
         }
     }
@@ -228,11 +232,8 @@ async fn a_killed_process_does_not_take_what_it_served_with_it() {
     let one = Revision::new("a", 1, &guests::slow_settings());
     seed(dir.path(), &[&one]).await;
     // The second time in a row the policy has to wait, and is tried again all the same.
-    for times in 1..=2 {
+    for _ in 0..2 {
         kill_while_trying(dir.path(), &one.policy().content_digest).await;
-        if times == 2 {
-            assert_eq!(fs::read_dir(dir.path().join("crashed")).unwrap().count(), 1);
-        }
     }
     let port = free_port();
     let mut child = process(dir.path(), port);
