@@ -43,6 +43,10 @@ pub struct TokenChecker {
     reviewer: Reviewer,
     /// By the digest of the token: no token is kept.
     replicas: Mutex<Cache<TokenDigest, Replica>>,
+    /// Valid tokens that belong to no replica, and why.
+    strangers: Mutex<Cache<TokenDigest, Error>>,
+    /// What users may do, by the digest of the question.
+    decisions: Mutex<Cache<[u8; 32], Result<(), Error>>>,
     /// When a look-up failed, unless one succeeded since.
     failed: Mutex<Option<Instant>>,
     clock: fn() -> Instant,
@@ -135,6 +139,16 @@ const REPLICA: Duration = Duration::from_secs(60 * 60);
 /// A replica has about a kilobyte: some megabytes together.
 const MAX_REPLICAS: usize = 8_192;
 
+/// How long a valid token of no replica is refused without a look-up. Short, because a pod may be
+/// newer than what the control plane has seen of it.
+const STRANGER: Duration = Duration::from_secs(2);
+const MAX_STRANGERS: usize = 1_024;
+
+/// How long an answer about a user's permissions is used: a permission takes effect within this
+/// time.
+const DECISION: Duration = Duration::from_secs(5);
+const MAX_DECISIONS: usize = 1_024;
+
 /// A look-up that failed counts as an outage for this long, unless another one succeeds.
 const OUTAGE: Duration = Duration::from_secs(60);
 
@@ -155,6 +169,8 @@ impl TokenChecker {
             namespace: namespace.to_owned(),
             lookup,
             replicas: Mutex::new(Cache::new(MAX_REPLICAS)),
+            strangers: Mutex::new(Cache::new(MAX_STRANGERS)),
+            decisions: Mutex::new(Cache::new(MAX_DECISIONS)),
             failed: Mutex::new(None),
             clock: Instant::now,
         }
@@ -189,6 +205,9 @@ impl TokenChecker {
     /// The evaluator that the token belongs to, checked now: for new streams and certificates.
     pub async fn replica(&self, credential: Credential<'_>) -> Result<Replica, Error> {
         let key = credential.digest();
+        if let Some(error) = lock(&self.strangers).get(&key, self.now()) {
+            return Err(error);
+        }
         let identified = match jwt::cannot_be_a_replica(credential.token, SystemTime::now()) {
             Some(why) => Err(Error::Invalid(why)),
             None => self.identify(credential).await,
@@ -199,20 +218,28 @@ impl TokenChecker {
                 lock(&self.replicas).put(key, replica.clone(), self.now(), keep);
                 Ok(replica)
             }
-            Ok(Identity::User(user)) => Err(Error::Forbidden(format!(
-                "the token belongs to {:?}, not to a pod with the label {}",
-                user.name,
-                names::SERVER_LABEL
-            ))),
+            Ok(Identity::User(user)) => {
+                let error = Error::Forbidden(format!(
+                    "the token belongs to {:?}, not to a pod with the label {}",
+                    user.name,
+                    names::SERVER_LABEL
+                ));
+                Err(self.refuse(key, error))
+            }
             Err(error @ Error::Unavailable(_)) => {
                 let known = lock(&self.replicas).get(&key, self.now());
                 known.ok_or(error)
             }
-            Err(error) => {
-                lock(&self.replicas).remove(&key);
-                Err(error)
-            }
+            Err(error) => Err(self.refuse(key, error)),
         }
+    }
+
+    /// Remembers a refusal for a moment: a valid token of no replica must not cost a look-up of its
+    /// pod each time that it is sent.
+    fn refuse(&self, key: TokenDigest, error: Error) -> Error {
+        lock(&self.replicas).remove(&key);
+        lock(&self.strangers).put(key, error.clone(), self.now(), STRANGER);
+        error
     }
 
     /// The same, without a request if the token was checked before: for health checks and module
@@ -264,13 +291,22 @@ impl TokenChecker {
         verb: Verb,
         server: Option<&str>,
     ) -> Result<(), Error> {
+        let spec = decide::access(user, verb, server);
+        let question = serde_json::to_vec(&spec).expect("a review must be JSON");
+        let key = Sha256::digest(&question).into();
+        let known = lock(&self.decisions).get(&key, self.now());
+        if let Some(decision) = known {
+            return decision;
+        }
         let review = SubjectAccessReview {
-            spec: decide::access(user, verb, server),
+            spec,
             ..SubjectAccessReview::default()
         };
         let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
         let answer = bounded(api.create(&PostParams::default(), &review)).await?;
-        decide::allowed(user, verb, answer.status)
+        let decision = decide::allowed(user, verb, answer.status);
+        lock(&self.decisions).put(key, decision.clone(), self.now(), DECISION);
+        decision
     }
 }
 

@@ -385,3 +385,42 @@ async fn failed_look_up_of_a_pod_is_an_outage() {
     advance(OUTAGE);
     assert!(checker.is_available().await);
 }
+
+#[tokio::test]
+async fn valid_token_of_no_replica_costs_one_look_up() {
+    let (client, requests) = scripted(|line| match line {
+        POD => not_found(),
+        line => member(line),
+    });
+    let lookup = Live::new(client.clone(), "assent-system");
+    let checker = mk(client, lookup);
+    let token = mk_token("a");
+    for _ in 0..100 {
+        let error = checker.replica(of(&token)).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error}");
+    }
+    assert_eq!(requests.take(), [TOKEN_REVIEW, POD]);
+    advance(STRANGER);
+    checker.replica(of(&token)).await.unwrap_err();
+    assert_eq!(requests.take(), [POD]);
+}
+
+#[tokio::test]
+async fn permissions_are_asked_for_once_in_a_while() {
+    let allowed = json!({"spec": {}, "status": {"allowed": true}});
+    let (checker, requests) = mk_checker(StatusCode::CREATED, allowed);
+    let (one, two) = (User::default(), User::default());
+    let two = User {
+        name: "ann".to_owned(),
+        ..two
+    };
+    for _ in 0..10 {
+        checker.authorize(&one, Verb::Get, None).await.unwrap();
+        checker.authorize(&two, Verb::Get, None).await.unwrap();
+        checker.authorize(&one, Verb::Update, None).await.unwrap();
+    }
+    assert_eq!(requests.take().len(), 3, "one for each question");
+    advance(DECISION);
+    checker.authorize(&one, Verb::Get, None).await.unwrap();
+    assert_eq!(requests.take().len(), 1);
+}
