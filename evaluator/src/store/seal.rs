@@ -14,7 +14,8 @@ pub(crate) enum Seal {
     /// By a key that is not in the directory: who can write there, but does not have the key, can't forge a set. An
     /// older set of the same PolicyServer can still be put back.
     Key {
-        key: hmac::Key,
+        /// Boxed: it is a kilobyte of prepared state.
+        key: Box<hmac::Key>,
         policy_server: String,
     },
 }
@@ -47,7 +48,7 @@ impl Seal {
             });
         }
         Ok(Self::Key {
-            key: hmac::Key::new(hmac::HMAC_SHA256, key),
+            key: Box::new(hmac::Key::new(hmac::HMAC_SHA256, key)),
             policy_server: policy_server.to_owned(),
         })
     }

@@ -192,7 +192,7 @@ fn tenants_must_not_change_what_decides_about_rights() {
         ("*/token", ""),
     ] {
         let verdict = validate(&policy(resource, group, true), None, &options());
-        let message = verdict.refusal.unwrap().message;
+        let message = verdict.refusal.expect("the policy must be refused").message;
         let path = "spec.rules[0].resources[0]: ";
         assert!(message.starts_with(path), "{message}");
         assert!(message.contains("must not change"), "{message}");
