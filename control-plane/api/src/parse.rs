@@ -90,8 +90,8 @@ pub struct Parsed {
     pub entrypoint: String,
     /// Kubernetes kinds that the policy may read; cluster policies only.
     pub context_resources: Vec<ContextResource>,
-    /// What the policy says about audits of existing objects; has no effect.
-    pub background_audit: Option<bool>,
+    /// Whether audits of existing objects ask the policy; has no effect.
+    pub background_audit: bool,
     /// After this time without success a candidate is stalled.
     pub progress_deadline_seconds: u32,
     /// Retired revisions that are kept.
@@ -160,6 +160,20 @@ pub fn spec(key: &PolicyKey, spec: &Value, options: &Options) -> Result<Parsed, 
     policy::read_spec(key, spec, options)
 }
 
+/// What an object says and Assent does not do. Looks at what was written: a default is nobody's wish.
+pub fn warnings(object: &Value) -> Vec<String> {
+    let written = |pointer: &str| object.pointer(pointer).filter(|value| !value.is_null());
+    let audit = written("/spec/backgroundAudit").map(|_| {
+        "spec.backgroundAudit: has no effect, because existing objects are not audited; remove it"
+    });
+    let context = written("/spec/contextAwareResources").and_then(Value::as_array);
+    let context = context.filter(|kinds| !kinds.is_empty()).map(|_| {
+        "spec.contextAwareResources: Kubernetes objects are not replicated to evaluators; the policy will not be accepted"
+    });
+    let warnings = audit.into_iter().chain(context);
+    warnings.map(str::to_owned).collect()
+}
+
 // === impl Parsed ===
 
 impl Parsed {
@@ -189,19 +203,6 @@ impl Parsed {
             message: self.message.clone(),
             entrypoint: self.entrypoint.clone(),
         }
-    }
-
-    /// What the policy says and Assent does not do.
-    pub fn warnings(&self) -> Vec<String> {
-        let audit = self.background_audit.map(|_| {
-            "spec.backgroundAudit: has no effect, because existing objects are not audited; remove it"
-                .to_owned()
-        });
-        let context = (!self.context_resources.is_empty()).then(|| {
-            "spec.contextAwareResources: Kubernetes objects are not replicated to evaluators; the policy will not be accepted"
-                .to_owned()
-        });
-        audit.into_iter().chain(context).collect()
     }
 
     /// The kind of the object.

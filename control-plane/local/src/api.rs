@@ -17,7 +17,7 @@ use assent_api::{
 use assent_controller::{Action, Change, Controller, Now};
 use assent_core::{PolicyKey, policy::DEFAULT_SERVER};
 use jiff::Timestamp;
-use tracing::{error, warn};
+use tracing::error;
 use uuid::Uuid;
 
 use crate::{
@@ -216,9 +216,6 @@ impl LocalApi {
         if let Some(entry) = entry
             && let Manifest::Policy(parsed) = &entry.manifest
         {
-            for warning in parsed.warnings() {
-                warn!(policy = %key, "{warning}");
-            }
             self.store
                 .observe(&entry.file, parsed, entry.module.as_ref(), now);
         }

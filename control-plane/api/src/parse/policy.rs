@@ -156,9 +156,7 @@ fn read_fields(node: &Node<'_>, namespaced: bool, options: &Options) -> Option<R
         timeout_eval_seconds: read_timeout_eval(&mut f, timeout_seconds),
         message: read_text(&mut f, "message", 4096),
         entrypoint: read_text(&mut f, "entrypoint", 1024).filter(|text| !text.is_empty()),
-        background_audit: f
-            .get("backgroundAudit")
-            .map(|_| f.boolean("backgroundAudit", true)),
+        background_audit: Some(f.boolean("backgroundAudit", true)),
         rollout: read_rollout(&mut f),
         revision_history_limit: f
             .integer("revisionHistoryLimit", 0..=MAX_HISTORY_LIMIT)
@@ -300,10 +298,7 @@ fn read_rollout(f: &mut Fields<'_>) -> Rollout {
 // === impl Read ===
 
 impl Read {
-    fn resolve(mut self, key: PolicyKey, rollback: Option<Rollback>) -> Parsed {
-        let background_audit = self.spec.common.background_audit;
-        // Specs that earlier versions stored have it, and must compare as equal.
-        self.spec.common.background_audit = Some(background_audit.unwrap_or(true));
+    fn resolve(self, key: PolicyKey, rollback: Option<Rollback>) -> Parsed {
         let spec_json = match self.namespaced {
             true => serde_json::to_value(&self.spec.common),
             false => serde_json::to_value(&self.spec),
@@ -333,7 +328,7 @@ impl Read {
             message: spec.message.unwrap_or_default(),
             entrypoint: spec.entrypoint.unwrap_or_default(),
             context_resources: context_aware_resources.into_iter().map(context).collect(),
-            background_audit,
+            background_audit: spec.background_audit.unwrap_or(true),
             progress_deadline_seconds: spec.rollout.progress_deadline_seconds.unsigned_abs(),
             history_limit: spec.revision_history_limit.unsigned_abs() as usize,
             rollback,

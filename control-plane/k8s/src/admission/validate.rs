@@ -75,7 +75,9 @@ fn write_policy(
     {
         return Verdict::invalid(joined(&errors));
     }
-    Verdict::warn(warnings::of_policy(policy, known))
+    let mut warnings = warnings::of_policy(policy, known);
+    warnings.extend(parse::warnings(&request.object));
+    Verdict::warn(warnings)
 }
 
 /// Whether an update changes nothing that the control plane reads.

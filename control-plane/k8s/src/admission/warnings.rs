@@ -39,9 +39,7 @@ pub fn of_policy(policy: &Parsed, known: Option<&Known>) -> Vec<String> {
                 .to_owned()
         }),
     ];
-    let without_effect = policy.warnings();
-    let candidates = candidates.into_iter().flatten();
-    candidates.chain(without_effect).collect()
+    candidates.into_iter().flatten().collect()
 }
 
 /// Warnings for a PolicyServer.

@@ -9,6 +9,7 @@ use std::{
 
 use assent_api::{Manifest, json, parse, yaml};
 use assent_core::Digest;
+use tracing::warn;
 
 use super::{Document, Error, ModuleFile};
 
@@ -81,7 +82,12 @@ pub(super) fn documents(name: &str, text: &str, options: &parse::Options) -> Vec
             .as_ref()
             .ok()
             .and_then(|value| parse::identify(value, options)),
-        result: value.and_then(|value| Ok(parse::manifest(&value, options)?)),
+        result: value.and_then(|value| {
+            for warning in parse::warnings(&value) {
+                warn!(file = name, line, "{warning}");
+            }
+            Ok(parse::manifest(&value, options)?)
+        }),
         module: None,
     };
     if name.ends_with(".json") {

@@ -23,7 +23,7 @@ fn defaults_are_filled_in() {
         (parsed.progress_deadline_seconds, parsed.history_limit),
         (600, 5)
     );
-    assert!(parsed.background_audit.is_none() && !parsed.mutating);
+    assert!(parsed.background_audit && !parsed.mutating);
     assert_eq!(parsed.limits(Limits::default()), Limits::default());
     assert_eq!(parsed.rollback, None);
 }
@@ -96,7 +96,7 @@ fn every_field_is_read() {
     );
     assert_eq!(
         (parsed.mode, parsed.mutating, parsed.background_audit),
-        (Mode::Monitor, true, Some(false))
+        (Mode::Monitor, true, false)
     );
 }
 
@@ -108,10 +108,8 @@ fn stored_spec_reads_back() {
         ("ClusterAdmissionPolicy", json!({})),
         ("AdmissionPolicy", json!({"settings": {"a": 1}})),
     ] {
-        let mut parsed = accept(kind, spec_fields);
+        let parsed = accept(kind, spec_fields);
         let kept: Value = serde_json::from_slice(&parsed.spec_json).unwrap();
-        // Stored specs say what the default is.
-        parsed.background_audit.get_or_insert(true);
         assert_eq!(spec(&parsed.key, &kept, &standalone()).unwrap(), parsed);
     }
 }
@@ -284,4 +282,17 @@ fn mutating_namespaced_policy_must_not_change_protected_resources() {
         ..standalone()
     };
     policy(&mk_policy("AdmissionPolicy", spec(true)), &options).unwrap();
+}
+
+#[test]
+fn warnings_are_about_what_was_written() {
+    let warned = |spec: Value| warnings(&mk_policy("ClusterAdmissionPolicy", spec)).len();
+    assert_eq!(warned(json!({})), 0);
+    assert_eq!(warned(json!({"contextAwareResources": []})), 0);
+    assert_eq!(warned(json!({"backgroundAudit": false})), 1);
+    let kinds = json!([{"apiVersion": "v1", "kind": "Pod"}]);
+    assert_eq!(
+        warned(json!({"backgroundAudit": true, "contextAwareResources": kinds})),
+        2
+    );
 }
