@@ -217,11 +217,14 @@ impl World {
         let (now, fails) = (self.now, !self.is_healed() && self.rng.percent(15));
         self.note(|| format!("{} {}", id.key, check::show(output)));
         let Some(object) = self.store.objects.get_mut(id) else {
-            // What was put off may have become pointless.
-            let late = matches!(output, Output::Retire(_) | Output::Enforced(_));
-            return late
-                .then_some(None)
-                .ok_or(format!("{id:?} is gone before {output:?}"));
+            return match output {
+                // An action that was delayed may have become pointless.
+                Output::Retire(_) | Output::Enforced(_) | Output::Release => Ok(None),
+                // A watch reported the object once more after the plane had released it, so
+                // that its deletion was observed twice. The second one finds nothing.
+                Output::RemoveWebhook => Ok(Some(Input::WebhookRemoved)),
+                Output::Flip { .. } => Err(format!("{id:?} is gone before {output:?}")),
+            };
         };
         Ok(match output {
             Output::Flip { .. } if fails => Some(Input::FlipFailed),
