@@ -2,6 +2,7 @@
 
 mod args;
 mod collect;
+mod followers;
 mod http;
 mod leader;
 mod leadership;

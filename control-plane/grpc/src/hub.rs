@@ -212,6 +212,12 @@ impl Hub {
         }
     }
 
+    /// Closes the streams of replicas that lost their permission, by PolicyServer and replica.
+    pub fn revoke_streams(&self, is_revoked: impl Fn(&str, &str) -> bool, why: &str) {
+        let status = Status::permission_denied(why);
+        self.0.streams.close_where(is_revoked, &status);
+    }
+
     /// Who we are.
     pub fn control_plane(&self) -> Arc<ControlPlane> {
         self.0.control_plane.load_full()

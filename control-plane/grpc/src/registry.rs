@@ -92,6 +92,14 @@ impl Registry {
         }
     }
 
+    pub(crate) fn close_where(&self, is_over: impl Fn(&str, &str) -> bool, status: &Status) {
+        for entry in &self.streams {
+            if is_over(&entry.key().server, &entry.key().replica) {
+                entry.pipe.close(status.clone());
+            }
+        }
+    }
+
     pub(crate) fn close_all(&self, status: &Status) {
         for entry in &self.streams {
             entry.pipe.close(status.clone());

@@ -228,7 +228,7 @@ impl TokenChecker {
             }
             Err(error @ Error::Unavailable(_)) => {
                 let known = lock(&self.replicas).get(&key, self.now());
-                known.ok_or(error)
+                self.still_allowed(key, known.ok_or(error)?).await
             }
             Err(error) => Err(self.refuse(key, error)),
         }
@@ -245,11 +245,33 @@ impl TokenChecker {
     /// The same, without a request if the token was checked before: for health checks and module
     /// fetches of an evaluator that has a stream.
     pub async fn known_replica(&self, credential: Credential<'_>) -> Result<Replica, Error> {
-        let known = lock(&self.replicas).get(&credential.digest(), self.now());
+        let key = credential.digest();
+        let known = lock(&self.replicas).get(&key, self.now());
         match known {
-            Some(replica) => Ok(replica),
+            Some(replica) => self.still_allowed(key, replica).await,
             None => self.replica(credential).await,
         }
+    }
+
+    /// A replica that was identified before, unless it is a follower whose namespace lost its
+    /// permission since. That is known from a watch and costs no request; if it is not known,
+    /// nothing says that the permission is gone.
+    async fn still_allowed(&self, key: TokenDigest, replica: Replica) -> Result<Replica, Error> {
+        if !replica.follower {
+            return Ok(replica);
+        }
+        let allowed = self.lookup.allowed_namespaces(&replica.server).await;
+        let allowed = allowed.map(Option::unwrap_or_default);
+        if allowed.is_ok_and(|allowed| !allowed.contains(&replica.namespace)) {
+            let Replica {
+                namespace,
+                pod,
+                server,
+                ..
+            } = &replica;
+            return Err(self.refuse(key, decide::may_not_follow(namespace, pod, server)));
+        }
+        Ok(replica)
     }
 
     /// The owner of the token, as the API server reports it or reported within the last minute.

@@ -31,6 +31,7 @@ use tracing::{info, warn};
 
 use super::{
     args::ClusterArgs,
+    followers,
     http::{self, Readiness, Web},
     leader::LeaderContext,
     leadership::Leadership,
@@ -113,6 +114,8 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
     let expiry = tell_expiry(leaf.clone(), authority.clone(), metrics.clone());
     spawn(&mut tasks, unless(shutdown.clone(), expiry));
     let cache = AdmissionCache::new();
+    let revoke = followers::revoke(cache.clone(), hub.clone());
+    spawn(&mut tasks, unless(shutdown.clone(), revoke));
     spawn_discovery(
         &mut tasks,
         Discovery {

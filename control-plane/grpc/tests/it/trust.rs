@@ -67,6 +67,22 @@ async fn streams_need_a_token_of_that_replica() {
 }
 
 #[tokio::test]
+async fn stream_of_a_revoked_replica_ends() {
+    let plane = Plane::synced(&["a"]).await;
+    let mut revoked = plane.delta(first("web.shop")).await;
+    let mut kept = plane.delta(first("web.blog")).await;
+    revoked.take().await;
+    kept.take().await;
+    let is_revoked = |server: &str, replica: &str| server == "default" && replica == "web.shop";
+    plane.hub.revoke_streams(is_revoked, "no longer allowed");
+    let status = revoked.end().await;
+    assert_eq!(status.code(), Code::PermissionDenied);
+    assert_eq!(status.message(), "no longer allowed");
+    plane.publish(mk_snapshot(&["b"]));
+    kept.take().await;
+}
+
+#[tokio::test]
 async fn other_calls_need_a_token_too() {
     let (plane, _dir) = guarded().await;
     let mut client = plane.client().await;

@@ -111,6 +111,12 @@ impl AdmissionCache {
             .store(Some(Arc::new(BTreeMap::from(sets))));
     }
 
+    /// Stores a state as if it had been listed.
+    #[cfg(test)]
+    pub(crate) fn set_known(&self, known: Known) {
+        self.store(known);
+    }
+
     fn store(&self, known: Known) {
         self.0.state.store(Some(Arc::new(known)));
         self.0.changes.send_modify(|n| *n += 1);

@@ -173,13 +173,17 @@ fn addresses(pod: &Pod) -> Vec<IpAddr> {
     all
 }
 
+/// The refusal of a pod whose namespace is not allowed, or no longer.
+pub(super) fn may_not_follow(namespace: &str, pod: &str, server: &str) -> Error {
+    Error::Forbidden(format!(
+        "pod {namespace}/{pod} does not belong to PolicyServer {server:?}, and its namespace is \
+         not in the PolicyServer's spec.injection.allowedNamespaces"
+    ))
+}
+
 fn may_follow(claim: &Claim, server: &str, allowed: &[String]) -> Result<(), Error> {
     if !allowed.contains(&claim.namespace) {
-        return Err(Error::Forbidden(format!(
-            "pod {}/{} does not belong to PolicyServer {server:?}, and its namespace is not in \
-             the PolicyServer's spec.injection.allowedNamespaces",
-            claim.namespace, claim.pod
-        )));
+        return Err(may_not_follow(&claim.namespace, &claim.pod, server));
     }
     // With dots in the server's name a follower's id could be that of a member.
     let id = names::follower(&claim.pod, &claim.namespace);

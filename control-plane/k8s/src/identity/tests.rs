@@ -11,7 +11,7 @@ use super::{
     *,
 };
 use crate::{
-    admission::AdmissionCache,
+    admission::{AdmissionCache, Known, KnownServer},
     testing::{Requests, failure, not_found, scripted},
 };
 
@@ -175,6 +175,85 @@ async fn outage_of_the_api_server_ends_no_stream() {
     let error = checker.known_replica(of(&token)).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
     assert!(!requests.take().is_empty());
+}
+
+/// What an API server answers about a pod of the namespace `shop` with an evaluator of `default`.
+fn follower(line: &str) -> (u16, Value) {
+    match line {
+        TOKEN_REVIEW => {
+            let status = json!({
+                "authenticated": true,
+                "audiences": [names::TOKEN_AUDIENCE],
+                "user": {
+                    "username": "system:serviceaccount:shop:default",
+                    "groups": ["system:serviceaccounts"],
+                    "extra": {
+                        "authentication.kubernetes.io/pod-name": ["web"],
+                        "authentication.kubernetes.io/pod-uid": ["pod-2"],
+                    },
+                },
+            });
+            (201, mk_review(&status))
+        }
+        "GET /api/v1/namespaces/shop/pods/web" => {
+            let pod = json!({
+                "metadata": {
+                    "name": "web", "namespace": "shop", "uid": "pod-2",
+                    "labels": { names::SERVER_LABEL: "default" },
+                },
+                "spec": { "containers": [] },
+            });
+            (200, pod)
+        }
+        _ => not_found(),
+    }
+}
+
+fn allow(cache: &AdmissionCache, namespaces: &[&str]) {
+    let server = KnownServer {
+        allowed_namespaces: namespaces.iter().map(|n| (*n).to_owned()).collect(),
+        ..KnownServer::default()
+    };
+    cache.set_known(Known {
+        servers: [("default".to_owned(), server)].into(),
+        ..Known::default()
+    });
+}
+
+#[tokio::test]
+async fn follower_loses_everything_with_its_namespaces_permission() {
+    let down = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let fails = down.clone();
+    let (client, requests) =
+        scripted(
+            move |line| match fails.load(std::sync::atomic::Ordering::Relaxed) {
+                true => failure(503, "ServiceUnavailable"),
+                false => follower(line),
+            },
+        );
+    let cache = AdmissionCache::new();
+    allow(&cache, &["shop"]);
+    let live = Live::new(client.clone(), "assent-system");
+    let checker = mk(client, Watched::new(live, cache.clone()));
+    let token = mk_token("a");
+    assert!(checker.replica(of(&token)).await.unwrap().follower);
+    requests.take();
+    checker.known_replica(of(&token)).await.unwrap();
+    assert_eq!(requests.take(), Vec::<String>::new());
+
+    let forbidden = |result: Result<Replica, Error>| matches!(result, Err(Error::Forbidden(_)));
+    allow(&cache, &["blog"]);
+    assert!(forbidden(checker.known_replica(of(&token)).await));
+    assert!(forbidden(checker.replica(of(&token)).await));
+    // Nor does an outage bring it back.
+    allow(&cache, &["shop"]);
+    advance(STRANGER);
+    checker.replica(of(&token)).await.unwrap();
+    allow(&cache, &[]);
+    down.store(true, std::sync::atomic::Ordering::Relaxed);
+    // Longer than the review of the token is remembered.
+    advance(Duration::from_secs(60));
+    assert!(forbidden(checker.replica(of(&token)).await));
 }
 
 #[tokio::test]
