@@ -99,6 +99,7 @@ impl Cluster {
             drain: Some(Duration::ZERO),
             grace: Duration::from_secs(60),
             sync_deadline: Duration::from_secs(30),
+            max_policies_per_namespace: None,
         };
         let modules = HashSet::from([module().digest]);
         Ok(Self {

@@ -12,6 +12,7 @@ pub mod revision;
 pub mod rules;
 pub mod server;
 pub mod status;
+pub mod tenancy;
 
 /// Manifests as text, read as `kubectl` reads them.
 pub use assent_yaml as yaml;

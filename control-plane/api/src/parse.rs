@@ -28,6 +28,7 @@ pub use self::{
 use crate::{
     API_VERSION,
     rules::{FailurePolicy, LabelSelector, MatchCondition, MatchPolicy, Rule, SideEffects},
+    tenancy::Reserved,
 };
 
 /// What depends on where the object is used.
@@ -40,6 +41,8 @@ pub struct Options {
     /// What mutating namespaced policies must not change. A spec that a revision stored is not checked: what is
     /// enforced stays enforced.
     pub protected_resources: ProtectedResources,
+    /// Objects of the control plane that a PolicyServer must not refer to.
+    pub reserved: Reserved,
 }
 
 /// An object that users write.
@@ -143,7 +146,9 @@ pub struct FieldError {
 /// Reads an object of any kind that users write.
 pub fn manifest(value: &Value, options: &Options) -> Result<Manifest, Errors> {
     match metadata::kind(value)? {
-        Kind::PolicyServer => server::read(value).map(|server| Manifest::Server(Box::new(server))),
+        Kind::PolicyServer => {
+            server::read(value, options).map(|server| Manifest::Server(Box::new(server)))
+        }
         Kind::AdmissionPolicy | Kind::ClusterAdmissionPolicy => {
             policy(value, options).map(|policy| Manifest::Policy(Box::new(policy)))
         }

@@ -167,6 +167,32 @@ pub enum SideEffects {
     NoneOnDryRun,
 }
 
+// === impl LabelSelector ===
+
+impl LabelSelector {
+    /// Whether it selects an object with these labels.
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        let equal = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+        self.match_labels.iter().all(equal)
+            && self.match_expressions.iter().all(|r| r.holds(labels))
+    }
+}
+
+// === impl Requirement ===
+
+impl Requirement {
+    fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
+        let label = labels.get(&self.key);
+        let listed = label.is_some_and(|value| self.values.contains(value));
+        match self.operator {
+            Operator::In => listed,
+            Operator::NotIn => !listed,
+            Operator::Exists => label.is_some(),
+            Operator::DoesNotExist => label.is_none(),
+        }
+    }
+}
+
 // === impl PolicyMode ===
 
 impl From<PolicyMode> for assent_core::Mode {

@@ -19,7 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::policy::condition_list;
+use crate::{policy::condition_list, tenancy::AllowedNamespaces};
 
 /// Host calls that modules of cluster policies may make if the PolicyServer does not say. Nothing among them tells the
 /// outside what a policy sees, which a name that is looked up does.
@@ -127,6 +127,10 @@ pub struct PolicyServerSpec {
     /// `kubernetes/can_i`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaced_policies_capabilities: Vec<String>,
+    /// Namespaces whose policies may name this PolicyServer. If absent, `default` takes all
+    /// namespaces and every other PolicyServer none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_namespaces: Option<AllowedNamespaces>,
     /// Pods of others that may have an evaluator beside them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub injection: Option<Injection>,

@@ -31,6 +31,7 @@ mod routes;
 mod servers;
 mod startup;
 mod statuses;
+mod tenancy;
 
 /// The least time between two status passes: a rollout changes many statuses within
 /// milliseconds, and only the last of them is worth computing.
@@ -70,6 +71,8 @@ pub struct Controller<B: Backend> {
     pending: BTreeSet<PolicyId>,
     /// Policies whose newest generation was rejected before its module was looked at.
     rejected_unvetted: BTreeSet<PolicyId>,
+    /// Namespaces that have more policies than they may have.
+    over_quota: BTreeSet<String>,
     dirty: Dirty,
     next_status: Millis,
     /// Statuses of servers are computed with the next publishing.
@@ -91,6 +94,8 @@ pub struct Config {
     pub grace: Duration,
     /// How long the first snapshot waits for policies that have no revision yet.
     pub sync_deadline: Duration,
+    /// Policies that a namespace may have, the oldest first; `None` for any number.
+    pub max_policies_per_namespace: Option<usize>,
 }
 
 /// Writes for one policy that have not reported yet.
@@ -145,6 +150,7 @@ impl<B: Backend> Controller<B> {
             recorded: BTreeMap::new(),
             pending: BTreeSet::new(),
             rejected_unvetted: BTreeSet::new(),
+            over_quota: BTreeSet::new(),
             dirty: Dirty::default(),
             next_status: Millis::default(),
             server_statuses_due: false,
@@ -334,6 +340,10 @@ impl<B: Backend> Controller<B> {
         for key in &policies {
             self.observe_policy(now, key);
         }
+        let namespaces: BTreeSet<&str> = policies.iter().filter_map(|k| k.namespace()).collect();
+        for namespace in namespaces {
+            self.recheck_quota(now, namespace);
+        }
         self.restored = true;
         info!(
             policies = policies.len(),
@@ -358,7 +368,11 @@ impl<B: Backend> Controller<B> {
                 Affected::Policy(key) => {
                     self.dirty.policies.insert(key.clone());
                     self.observe_policy(now, &key);
+                    if let Some(namespace) = key.namespace() {
+                        self.recheck_quota(now, namespace);
+                    }
                 }
+                Affected::Namespace(name) => self.recheck_namespace(now, &name),
                 Affected::Route(key) => self.check_route(now, &key),
                 Affected::Revision(key) => self.trim_history(&key),
                 Affected::Server(server) => {

@@ -8,14 +8,16 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use assent_core::{Digest, PolicyKey};
 
 pub use entries::{
-    Meta, PodObject, PolicyObject, Problem, ProblemScope, RevisionObject, RouteObject,
-    ServerObject, SetObject,
+    Meta, NamespaceObject, PodObject, PolicyObject, Problem, ProblemScope, RevisionObject,
+    RouteObject, ServerObject, SetObject,
 };
 
 use grouped::{Grouped, HasMeta};
+use seniority::Seniority;
 
 mod entries;
 mod grouped;
+mod seniority;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +42,8 @@ pub enum Kind {
     Sets,
     /// Services of PolicyServers.
     Services,
+    /// Namespaces, for their labels.
+    Namespaces,
 }
 
 /// One object.
@@ -59,6 +63,8 @@ pub enum Object<E> {
     Set(Box<SetObject>),
     /// A Service and its PolicyServer: only that it changed matters.
     Service(Box<Meta>, String),
+    /// A namespace.
+    Namespace(Box<NamespaceObject>),
 }
 
 /// Names an object.
@@ -100,6 +106,8 @@ pub enum Affected {
     Workload(String),
     /// Its pods.
     Pods(String),
+    /// What the policies of a namespace may do.
+    Namespace(String),
 }
 
 /// Namespace and name; the namespace is empty if there is none.
@@ -120,6 +128,8 @@ pub struct Objects<E> {
     sets: Grouped<String, Name, SetObject>,
     services: Grouped<String, Name, Meta>,
     policies_by_server: BTreeMap<String, BTreeSet<PolicyKey>>,
+    seniority: Seniority,
+    namespaces: BTreeMap<String, NamespaceObject>,
     listed: BTreeSet<Kind>,
 }
 
@@ -136,6 +146,8 @@ impl<E> Default for Objects<E> {
             sets: Grouped::default(),
             services: Grouped::default(),
             policies_by_server: BTreeMap::new(),
+            seniority: Seniority::default(),
+            namespaces: BTreeMap::new(),
             listed: BTreeSet::new(),
         }
     }
@@ -183,6 +195,7 @@ impl<E> Objects<E> {
                 let changed = self.services.insert(server, meta.full_name(), *meta);
                 changed.into_iter().map(Affected::Workload).collect()
             }
+            Object::Namespace(namespace) => self.insert_namespace(*namespace),
         }
     }
 
@@ -218,6 +231,10 @@ impl<E> Objects<E> {
                 return server.into_iter().flat_map(set_changed).collect();
             }
             Kind::Services => self.services.remove(&full, uid).map(Affected::Workload),
+            Kind::Namespaces => {
+                let gone = take(&mut self.namespaces, name, uid);
+                gone.map(|_| Affected::Namespace(name.clone()))
+            }
         };
         affected.into_iter().collect()
     }
@@ -240,6 +257,28 @@ impl<E> Objects<E> {
     /// The policies of a PolicyServer.
     pub fn policies_of<'a>(&'a self, server: &str) -> impl Iterator<Item = &'a PolicyKey> + 'a {
         self.policies_by_server.get(server).into_iter().flatten()
+    }
+
+    /// The policies of a namespace that are not being deleted, oldest first.
+    pub fn policies_in<'a>(&'a self, namespace: &str) -> impl Iterator<Item = &'a PolicyKey> + 'a {
+        self.seniority.of(namespace)
+    }
+
+    /// How many policies of a namespace are not being deleted.
+    pub fn count_policies_in(&self, namespace: &str) -> usize {
+        self.seniority.count(namespace)
+    }
+
+    /// Labels of a namespace; `None` if it is not known.
+    pub fn namespace_labels(&self, namespace: &str) -> Option<&BTreeMap<String, String>> {
+        self.namespaces.get(namespace).map(|found| &found.labels)
+    }
+
+    /// Labels of all namespaces.
+    pub fn all_namespace_labels(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+        let all = self.namespaces.iter();
+        all.map(|(name, found)| (name.clone(), found.labels.clone()))
+            .collect()
     }
 
     /// All PolicyServers.
@@ -332,10 +371,13 @@ impl<E> Objects<E> {
 
     fn insert_policy(&mut self, policy: PolicyObject) -> Vec<Affected> {
         let (key, server) = (policy.key.clone(), policy.server.clone());
-        let before = self.policies.get(&key).map(|p| p.server.clone());
+        let known = self.policies.get(&key);
+        let before = known.map(|p| p.server.clone());
+        let (was, is) = (known.map(|p| p.meta.clone()), policy.meta.clone());
         if !keep(&mut self.policies, key.clone(), policy) {
             return Vec::new();
         }
+        self.seniority.replace(&key, was.as_ref(), Some(&is));
         if let Some(before) = before.filter(|before| *before != server) {
             self.unlist_policy(&before, &key);
         }
@@ -347,6 +389,7 @@ impl<E> Objects<E> {
     fn remove_policy(&mut self, key: PolicyKey, uid: &str) -> Option<Affected> {
         let gone = take(&mut self.policies, &key, uid)?;
         self.unlist_policy(&gone.server, &key);
+        self.seniority.replace(&key, Some(&gone.meta), None);
         Some(Affected::Policy(key))
     }
 
@@ -357,6 +400,17 @@ impl<E> Objects<E> {
         own.remove(key);
         if own.is_empty() {
             self.policies_by_server.remove(server);
+        }
+    }
+
+    /// Only its labels matter.
+    fn insert_namespace(&mut self, namespace: NamespaceObject) -> Vec<Affected> {
+        let name = namespace.meta.name.clone();
+        let known = self.namespaces.get(&name);
+        let same = known.is_some_and(|known| known.labels == namespace.labels);
+        match keep(&mut self.namespaces, name.clone(), namespace) && !same {
+            true => vec![Affected::Namespace(name)],
+            false => Vec::new(),
         }
     }
 
@@ -415,6 +469,7 @@ impl<E> Objects<E> {
             Kind::Pods => self.pods.names().cloned().collect(),
             Kind::Sets => self.sets.names().cloned().collect(),
             Kind::Services => self.services.names().cloned().collect(),
+            Kind::Namespaces => self.namespaces.keys().map(without_namespace).collect(),
         }
     }
 }
@@ -432,6 +487,7 @@ impl<E> Object<E> {
             Object::Pod(object) => &object.meta,
             Object::Set(object) => &object.meta,
             Object::Service(meta, _) => meta,
+            Object::Namespace(object) => &object.meta,
         }
     }
 

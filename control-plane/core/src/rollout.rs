@@ -88,6 +88,8 @@ pub enum RefusalReason {
     PullError,
     SignatureRejected,
     TargetNotFound,
+    NotAllowed,
+    QuotaExceeded,
     Conflicted,
     ContextUnavailable,
 }
@@ -185,6 +187,25 @@ pub struct StoredRevisions {
     pub candidates: Vec<Arc<Policy>>,
     /// Revisions that drain.
     pub draining: Vec<Arc<Policy>>,
+}
+
+// === impl RefusalReason ===
+
+impl RefusalReason {
+    /// Whether the policy itself is fine, and its namespace may not have it.
+    pub fn is_permission(self) -> bool {
+        matches!(
+            self,
+            RefusalReason::NotAllowed | RefusalReason::QuotaExceeded
+        )
+    }
+
+    /// Whether an active revision of the refused generation is still what the user wants. A
+    /// second manifest of the same name does not affect the first one, and a permission that
+    /// was withdrawn ends no protection.
+    pub fn spares_active(self) -> bool {
+        self == RefusalReason::Conflicted || self.is_permission()
+    }
 }
 
 // === impl Rollout ===
@@ -286,11 +307,12 @@ impl Rollout {
         if self.deletion.is_some() {
             return;
         }
+        let held = self.is_held();
         if let Some(candidate) = &mut self.candidate {
             let complete = fold(&candidate.policy.revision).complete;
             candidate.overdue = now.since(candidate.since) >= self.timing.progress;
             candidate.stalled = candidate.overdue && !complete;
-            if complete && self.flipping.is_none() {
+            if complete && self.flipping.is_none() && !held {
                 self.flipping = Some(candidate.policy.revision.clone());
                 out.push(Output::Flip {
                     from: self.active.as_ref().map(|a| a.revision.clone()),
@@ -368,6 +390,12 @@ impl Rollout {
     /// Whether the candidate missed its progress deadline.
     pub fn is_stalled(&self) -> bool {
         self.candidate.as_ref().is_some_and(|c| c.stalled)
+    }
+
+    /// Whether the candidate must not become active: its namespace has lost the permission
+    /// since it was accepted.
+    pub fn is_held(&self) -> bool {
+        matches!(&self.acceptance, Acceptance::Refused(r) if r.reason.is_permission())
     }
 
     /// Whether the policy is being deleted.

@@ -7,7 +7,7 @@ pub use crate::condition::{Condition, ConditionStatus, ConditionType, Reason};
 use crate::{
     fleet::{Fleet, Fold, LoadState, Name},
     policy::{Policy, RevisionId},
-    rollout::{Acceptance, Candidate, RefusalReason, Rollout},
+    rollout::{Acceptance, Candidate, Rollout},
     session::Stage,
 };
 
@@ -174,10 +174,10 @@ impl<'a> Facts<'a> {
 
     /// Whether the newest generation was refused. A manifest that cannot be parsed makes no
     /// generation, so that the active revision may have the newest number without being what
-    /// the user wants. A second manifest of the same name (`Conflicted`) does not affect the
-    /// first one, which stays in use.
+    /// the user wants. Some reasons stand against what is still to come only: what is active
+    /// stays in use.
     fn is_refused(&self) -> bool {
-        matches!(self.rollout.acceptance(), Acceptance::Refused(r) if r.reason != RefusalReason::Conflicted)
+        matches!(self.rollout.acceptance(), Acceptance::Refused(r) if !r.reason.spares_active())
     }
 
     /// The active revision, if it is of the newest generation.
@@ -188,8 +188,9 @@ impl<'a> Facts<'a> {
 
     /// The candidate, if it is of the newest generation.
     fn newest_candidate(&self) -> Option<(&Candidate, Fold)> {
-        self.candidate
-            .filter(|(c, _)| c.policy.generation == self.rollout.generation())
+        self.candidate.filter(|(c, _)| {
+            c.policy.generation == self.rollout.generation() && !self.rollout.is_held()
+        })
     }
 
     /// Whether nobody serves a revision with this fold, and nobody is about to reconnect.

@@ -3,18 +3,21 @@
 //!
 //! The modules below decide over plain values; here requests are read and responses written.
 
+mod authorizer;
 mod cache;
 pub mod configurations;
 pub mod defaults;
 pub mod inject;
 mod patch;
+pub mod permissions;
 pub mod review;
+pub mod tenancy;
 pub mod validate;
 pub mod warnings;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use assent_api::parse::ProtectedResources;
+use assent_api::tenancy::AllowedNamespaces;
 use assent_core::PolicyKey;
 use axum::{
     Json, Router,
@@ -26,7 +29,10 @@ use axum::{
 };
 use serde_json::json;
 
-pub use self::cache::AdmissionCache;
+pub use self::{
+    authorizer::{ApiAuthorizer, Authorizer},
+    cache::AdmissionCache,
+};
 use self::{
     inject::{Outcome, Parts},
     review::{Error, Request, Verdict},
@@ -51,11 +57,17 @@ pub struct Known {
     pub servers: BTreeMap<String, KnownServer>,
     /// Policies in `protect` mode by their PolicyServer.
     pub protecting: BTreeMap<String, Vec<PolicyKey>>,
+    /// How many policies there are by namespace, without those that are being deleted.
+    pub policies: BTreeMap<String, usize>,
+    /// Labels of namespaces, if a PolicyServer selects namespaces by them.
+    pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 /// A PolicyServer that exists.
 #[derive(Clone, Debug, Default)]
 pub struct KnownServer {
+    /// Namespaces whose policies it runs, if it says so.
+    pub policies_from: Option<AllowedNamespaces>,
     /// Namespaces whose pods may have an evaluator beside them.
     pub allowed_namespaces: Vec<String>,
     /// The evaluator's container in its own pods.
@@ -78,10 +90,10 @@ pub trait State: Send + Sync + 'static {
 pub struct Options {
     /// The control plane's namespace.
     pub namespace: String,
-    /// Namespaces that policies never apply to, including the control plane's.
-    pub excluded_namespaces: Vec<String>,
-    /// What mutating namespaced policies must not change.
-    pub protected_resources: ProtectedResources,
+    /// How objects are parsed.
+    pub parse: assent_api::Options,
+    /// Policies that a namespace may have; `None` for any number.
+    pub max_policies_per_namespace: Option<usize>,
     /// Whether every kubelet supports native sidecars.
     pub native_sidecars: bool,
 }
@@ -89,20 +101,16 @@ pub struct Options {
 /// Responds to reviews.
 struct Admission {
     options: Options,
-    parse: assent_api::Options,
     state: Arc<dyn State>,
+    authorizer: Arc<dyn Authorizer>,
 }
 
 /// The three webhooks.
-pub fn router(options: Options, state: Arc<dyn State>) -> Router {
+pub fn router(options: Options, state: Arc<dyn State>, authorizer: Arc<dyn Authorizer>) -> Router {
     let admission = Admission {
-        parse: assent_api::Options {
-            standalone: false,
-            excluded_namespaces: options.excluded_namespaces.clone(),
-            protected_resources: options.protected_resources.clone(),
-        },
         options,
         state,
+        authorizer,
     };
     Router::new()
         .route(MUTATE_PATH, post(mutate))
@@ -119,7 +127,7 @@ async fn mutate(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    answer(&headers, body, |request| admission.mutate(request))
+    answer(&headers, body, async |request| admission.mutate(request)).await
 }
 
 async fn check(
@@ -127,7 +135,10 @@ async fn check(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    answer(&headers, body, |request| admission.validate(request))
+    answer(&headers, body, async |request| {
+        admission.validate(request).await
+    })
+    .await
 }
 
 async fn inject(
@@ -135,16 +146,21 @@ async fn inject(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    answer(&headers, body, |request| admission.inject(request))
+    answer(&headers, body, async |request| admission.inject(request)).await
 }
 
-fn answer(
+async fn answer(
     headers: &HeaderMap,
     body: Body,
-    decide: impl FnOnce(&Request) -> Result<Verdict, Error>,
+    decide: impl AsyncFnOnce(&Request) -> Result<Verdict, Error>,
 ) -> Response {
-    match read(headers, body).and_then(|request| Ok((decide(&request)?, request))) {
-        Ok((verdict, request)) => Json(verdict.review(&request.uid)).into_response(),
+    let decided = async {
+        let request = read(headers, body)?;
+        let verdict = decide(&request).await?;
+        Ok::<_, Error>(verdict.review(&request.uid))
+    };
+    match decided.await {
+        Ok(review) => Json(review).into_response(),
         Err(error) => {
             tracing::warn!(%error, "rejected an AdmissionReview");
             let body = Json(json!({ "error": error.to_string() }));
@@ -167,18 +183,43 @@ fn read(headers: &HeaderMap, body: Body) -> Result<Request, Error> {
 impl Admission {
     fn mutate(&self, request: &Request) -> Result<Verdict, Error> {
         request.expect_ours()?;
-        Ok(Verdict::patch(defaults::defaults(request, &self.parse)))
+        Ok(Verdict::patch(defaults::defaults(
+            request,
+            &self.options.parse,
+        )))
     }
 
-    fn validate(&self, request: &Request) -> Result<Verdict, Error> {
+    async fn validate(&self, request: &Request) -> Result<Verdict, Error> {
         request.expect_ours()?;
-        let known = self.state.known();
-        let verdict = validate::validate(request, known.as_deref(), &self.parse);
+        let mut verdict = self.validated(request);
+        if verdict.refusal.is_none() {
+            let Options {
+                namespace, parse, ..
+            } = &self.options;
+            let required = permissions::required(request, namespace, parse);
+            let user = &request.user_info;
+            let refused = authorizer::authorize(&*self.authorizer, user, &required).await;
+            verdict = refused.unwrap_or(verdict);
+        }
         if let Some(refusal) = &verdict.refusal {
             let (name, namespace) = (&request.name, &request.namespace);
             tracing::info!(%name, %namespace, why = %refusal.message, "denied an object");
         }
         Ok(verdict)
+    }
+
+    /// Everything that can be said without asking the API server.
+    fn validated(&self, request: &Request) -> Verdict {
+        let Options {
+            parse,
+            max_policies_per_namespace: max,
+            ..
+        } = &self.options;
+        let known = self.state.known();
+        let verdict = validate::validate(request, known.as_deref(), parse);
+        let refusal = known.filter(|_| verdict.refusal.is_none());
+        let refusal = refusal.and_then(|known| tenancy::refusal(request, &known, *max, parse));
+        refusal.map_or(verdict, Verdict::forbidden)
     }
 
     fn inject(&self, request: &Request) -> Result<Verdict, Error> {

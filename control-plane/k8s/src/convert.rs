@@ -14,8 +14,8 @@ use assent_api::{
 use assent_controller::{
     Change, Kind, Meta, Object,
     objects::{
-        ObjectRef, PodObject, PolicyObject, RevisionObject, RouteObject, ServerObject, SetObject,
-        policy_key,
+        NamespaceObject, ObjectRef, PodObject, PolicyObject, RevisionObject, RouteObject,
+        ServerObject, SetObject, policy_key,
     },
 };
 use kube::core::DynamicObject;
@@ -71,12 +71,16 @@ impl Converter {
             Kind::ClusterPolicies | Kind::Policies => {
                 Object::Policy(Box::new(self.policy(kind, &object)?))
             }
-            Kind::Servers => Object::Server(Box::new(server(&object))),
+            Kind::Servers => Object::Server(Box::new(self.server(&object))),
             Kind::Revisions => Object::Revision(Box::new(self.revision(object))),
             Kind::Validating | Kind::Mutating => Object::Route(Box::new(route(kind, object)?)),
             Kind::Pods => Object::Pod(Box::new(pod(&object)?)),
             Kind::Sets => Object::Set(Box::new(set(&object)?)),
             Kind::Services => Object::Service(Box::new(meta(&object)), server_of(&object)?),
+            Kind::Namespaces => Object::Namespace(Box::new(NamespaceObject {
+                meta: meta(&object),
+                labels: object.metadata.labels.unwrap_or_default(),
+            })),
         })
     }
 
@@ -98,6 +102,20 @@ impl Converter {
             problem: None,
             status: status(object),
         })
+    }
+
+    fn server(&self, object: &DynamicObject) -> ServerObject {
+        let value = complete(Kind::Servers, object);
+        let parsed = match parse::manifest(&value, &self.options) {
+            Ok(Manifest::Server(server)) => Ok(Some(server)),
+            Ok(Manifest::Policy(_)) => Err("it is a policy".to_owned()),
+            Err(errors) => Err(errors.to_string()),
+        };
+        ServerObject {
+            meta: meta(object),
+            parsed,
+            status: status(object),
+        }
     }
 
     /// A revision that does not belong to the policy that it names has no key.
@@ -176,20 +194,6 @@ pub fn route(kind: Kind, object: DynamicObject) -> Option<RouteObject<DynamicObj
         revision: named.revision,
         existing: object,
     })
-}
-
-fn server(object: &DynamicObject) -> ServerObject {
-    let value = complete(Kind::Servers, object);
-    let parsed = match parse::manifest(&value, &parse::Options::default()) {
-        Ok(Manifest::Server(server)) => Ok(Some(server)),
-        Ok(Manifest::Policy(_)) => Err("it is a policy".to_owned()),
-        Err(errors) => Err(errors.to_string()),
-    };
-    ServerObject {
-        meta: meta(object),
-        parsed,
-        status: status(object),
-    }
 }
 
 /// `None` if the pod does not ask for an evaluator.

@@ -44,12 +44,13 @@ pub struct StoredModule {
 pub async fn prefetch(
     client: &Client,
     namespace: &str,
+    options: parse::Options,
     store: &dyn ModuleStore,
     collect_every: Duration,
 ) {
     let (sender, mut changes) = mpsc::channel(64);
     let _watches = watch::spawn(client, namespace, &KINDS, &sender);
-    let converter = Converter::new(namespace, parse::Options::default());
+    let converter = Converter::new(namespace, options);
     let mut objects = Objects::default();
     let mut requested = HashSet::new();
     let mut fetching = JoinSet::new();

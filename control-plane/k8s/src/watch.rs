@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use k8s_openapi::api::{
     admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
     apps::v1::StatefulSet,
-    core::v1::{Pod, Service},
+    core::v1::{Namespace, Pod, Service},
 };
 use kube::{
     Api, Client, Resource,
@@ -20,7 +20,7 @@ use tracing::{Instrument as _, debug, info_span, warn};
 use crate::names;
 
 /// What a control plane that decides has to know.
-pub const ALL: [Kind; 9] = [
+pub const ALL: [Kind; 10] = [
     Kind::ClusterPolicies,
     Kind::Policies,
     Kind::Servers,
@@ -30,6 +30,7 @@ pub const ALL: [Kind; 9] = [
     Kind::Pods,
     Kind::Sets,
     Kind::Services,
+    Kind::Namespaces,
 ];
 
 /// Something happened to objects of one kind.
@@ -133,6 +134,7 @@ impl KindExt for Kind {
             Kind::Pods => ApiResource::erase::<Pod>(&()),
             Kind::Sets => ApiResource::erase::<StatefulSet>(&()),
             Kind::Services => ApiResource::erase::<Service>(&()),
+            Kind::Namespaces => ApiResource::erase::<Namespace>(&()),
         }
     }
 

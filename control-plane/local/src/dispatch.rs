@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use assent_api::{Parsed, rules::FailurePolicy};
+use assent_api::{Parsed, rules::FailurePolicy, tenancy::NAMESPACE_NAME_LABEL};
 use bytes::Bytes;
 use futures::future::join_all;
 use tracing::warn;
@@ -219,7 +219,7 @@ impl<S: Environment> Dispatcher<S> {
 
     fn labels(&self, request: &Request) -> BTreeMap<String, String> {
         let mut labels = self.environment.namespace_labels(&request.namespace);
-        labels.insert(matching::NAME_LABEL.to_owned(), request.namespace.clone());
+        labels.insert(NAMESPACE_NAME_LABEL.to_owned(), request.namespace.clone());
         labels
     }
 }

@@ -118,6 +118,14 @@ pub struct ClusterArgs {
         default_value_t
     )]
     pub protected_resources: ProtectedResources,
+    /// Policies that one namespace may have, the oldest ones first; 0 for any number
+    #[arg(
+        long,
+        env = "ASSENT_MAX_POLICIES_PER_NAMESPACE",
+        value_name = "N",
+        default_value = "100"
+    )]
+    pub max_policies_per_namespace: usize,
     /// Users that policies never see, besides the one that we are ourselves
     #[arg(
         long,

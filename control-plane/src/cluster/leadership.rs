@@ -13,7 +13,7 @@ use tracing::info;
 
 use super::{
     args::ClusterArgs, collect, http::Readiness, leader::LeaderContext, prefetch::Prefetch,
-    settings::excluded,
+    settings::quota,
 };
 
 /// Leads while the election says so.
@@ -25,6 +25,7 @@ pub(super) struct Leadership {
     pub(super) args: ClusterArgs,
     pub(super) defaults: WebhookDefaults,
     pub(super) workload: workload::Options,
+    pub(super) parse: assent_api::Options,
 }
 
 // === impl Leadership ===
@@ -46,6 +47,7 @@ impl Leadership {
                     let prefetch = standby::prefetch(
                         &modules.client,
                         &modules.namespace,
+                        self.parse.clone(),
                         &modules,
                         collect::INTERVAL,
                     );
@@ -102,14 +104,11 @@ impl Leadership {
             workload: Some(self.workload.clone()),
         };
         let config = Config {
-            parse: assent_api::Options {
-                standalone: false,
-                excluded_namespaces: excluded(&self.args),
-                protected_resources: self.args.protected_resources.clone(),
-            },
+            parse: self.parse.clone(),
             kinds: watches::ALL.to_vec(),
             drain: self.args.drain_seconds,
             grace: self.args.replica_grace,
+            max_policies_per_namespace: quota(self.args.max_policies_per_namespace),
             // Streams are held for as long.
             sync_deadline: hub::Config::default().sync_deadline,
         };

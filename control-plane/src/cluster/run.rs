@@ -36,8 +36,8 @@ use super::{
     leader::LeaderContext,
     leadership::Leadership,
     settings::{
-        DISCOVERY_SERVICE, advertised, client, excluded, identity, own_endpoint, service_accounts,
-        timing, workload_options,
+        DISCOVERY_SERVICE, advertised, client, identity, own_endpoint, parse_options, quota,
+        service_accounts, timing, workload_options,
     },
     tls,
     trust::{ClusterSigner, Tokens},
@@ -67,6 +67,8 @@ pub(crate) struct Running {
 pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<Running> {
     let client = client(&args).await?;
     preflight::run(&client, &args.namespace).await?;
+    let service_accounts = service_accounts(&client, &args).await?;
+    let parse = parse_options(&args, &service_accounts);
     let namespace_uid = connect::namespace_uid(&client, &args.namespace).await?;
     let shutdown = CancellationToken::new();
     let resign = CancellationToken::new();
@@ -136,18 +138,19 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
     let listed = readiness.clone();
     let follow = cache
         .clone()
-        .follow(client.clone(), workload.clone(), move || {
+        .follow(client.clone(), workload.clone(), parse.clone(), move || {
             listed.send_if_modified(|ready| !std::mem::replace(&mut ready.listed, true));
         });
     spawn(&mut tasks, unless(shutdown.clone(), follow));
     let router = admission::router(
         admission::Options {
             namespace: args.namespace.clone(),
-            excluded_namespaces: excluded(&args),
-            protected_resources: args.protected_resources.clone(),
+            parse: parse.clone(),
+            max_policies_per_namespace: quota(args.max_policies_per_namespace),
             native_sidecars: !args.plain_sidecars,
         },
         Arc::new(cache.clone()),
+        Arc::new(admission::ApiAuthorizer(client.clone())),
     );
     spawn(
         &mut tasks,
@@ -161,7 +164,6 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
     };
     spawn(&mut tasks, http::serve(http, web, shutdown.clone()));
 
-    let service_accounts = service_accounts(&client, &args).await?;
     let defaults = WebhookDefaults {
         namespace: args.namespace.clone(),
         namespace_uid,
@@ -201,6 +203,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
         args: args.clone(),
         defaults,
         workload,
+        parse,
     };
     leading.spawn(leadership.run(resign.clone()));
     spawn(&mut leading, elector.run(resign.clone()));

@@ -3,7 +3,8 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context as _;
-use assent_k8s::{Client, connect, lease::Timing, webhook::WebhookEndpoint, workload};
+use assent_api::tenancy::Reserved;
+use assent_k8s::{Client, connect, lease::Timing, names, webhook::WebhookEndpoint, workload};
 
 use super::args::ClusterArgs;
 
@@ -77,11 +78,37 @@ pub(super) fn own_endpoint(args: &ClusterArgs) -> WebhookEndpoint {
     }
 }
 
-pub(super) fn excluded(args: &ClusterArgs) -> Vec<String> {
+fn excluded(args: &ClusterArgs) -> Vec<String> {
     let mut excluded: Vec<String> = NEVER.iter().map(|ns| (*ns).to_owned()).collect();
     excluded.push(args.namespace.clone());
     excluded.extend(args.excluded_namespaces.iter().cloned());
     excluded
+}
+
+/// How objects are parsed; `service_accounts` are the control plane's own users.
+pub(super) fn parse_options(
+    args: &ClusterArgs,
+    service_accounts: &[String],
+) -> assent_api::Options {
+    let prefix = format!("system:serviceaccount:{}:", args.namespace);
+    let accounts = service_accounts.iter();
+    let accounts = accounts.filter_map(|user| user.strip_prefix(&prefix));
+    let ca = [names::CA, names::CA_RECORD].map(str::to_owned);
+    assent_api::Options {
+        standalone: false,
+        excluded_namespaces: excluded(args),
+        protected_resources: args.protected_resources.clone(),
+        reserved: Reserved {
+            secrets: ca.into_iter().chain(args.ca_secret.clone()).collect(),
+            config_maps: [names::CA_CONFIG_MAP.to_owned()].into(),
+            service_accounts: accounts.map(str::to_owned).collect(),
+        },
+    }
+}
+
+/// Policies that a namespace may have; `None` for any number.
+pub(super) fn quota(max: usize) -> Option<usize> {
+    (max > 0).then_some(max)
 }
 
 /// Users that no policy applies to: those of the command line, and the control plane's own. A

@@ -46,6 +46,7 @@ impl Harness {
             drain: None,
             grace: Duration::from_secs(60),
             sync_deadline: Duration::from_secs(30),
+            max_policies_per_namespace: None,
         };
         let mut harness = Self {
             runner: Runner::new(hub, metrics, vetting, access),

@@ -89,6 +89,15 @@ pub struct UpArgs {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30", env = "ASSENT_SYNC_DEADLINE")]
     pub sync_deadline: Duration,
 
+    /// Policies that one namespace may have, the oldest ones first; 0 for any number
+    #[arg(
+        long,
+        env = "ASSENT_MAX_POLICIES_PER_NAMESPACE",
+        value_name = "N",
+        default_value = "100"
+    )]
+    pub max_policies_per_namespace: usize,
+
     /// Remove policies even if most of them are gone from the directory at once
     #[arg(long, env = "ASSENT_ALLOW_MASS_REMOVAL")]
     pub allow_mass_removal: bool,

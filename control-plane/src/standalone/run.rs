@@ -95,6 +95,7 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         sync_deadline,
         allow_mass_removal,
         protected_resources,
+        max_policies_per_namespace,
     } = args;
     let tls = tls_cert.zip(tls_key);
     check_exposure(discovery, tls.is_some(), token_file.is_some())?;
@@ -131,6 +132,8 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         drain: drain_seconds,
         grace: replica_grace,
         sync_deadline,
+        max_policies_per_namespace: (max_policies_per_namespace > 0)
+            .then_some(max_policies_per_namespace),
     };
     let modules = store
         .list()

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use assent_api::parse;
+use assent_api::{parse, tenancy::Reserved};
 use assent_controller::{
-    Action, Backend, Change, Config, Controller, Kind, Now, Object, Outcome,
+    Action, Backend, Change, Config, Controller, Kind, Meta, Now, Object, Outcome,
     action::{RouteUpdate, Status, StatusTarget},
     objects::{ObjectRef, RouteObject},
 };
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::mk_spec,
-    world::{Changes, World},
+    world::{Changes, QUOTA, World, policy_key},
 };
 
 /// An object as the API server stores it.
@@ -64,11 +64,12 @@ impl World for ClusterWorld {
 
     fn config(&self) -> Config {
         Config {
-            parse: parse::Options::default(),
+            parse: parse_options(),
             kinds: watch::ALL.to_vec(),
             drain: Some(Duration::ZERO),
             grace: Duration::from_secs(60),
             sync_deadline: Duration::from_secs(30),
+            max_policies_per_namespace: Some(QUOTA),
         }
     }
 
@@ -86,7 +87,7 @@ impl World for ClusterWorld {
     }
 
     fn put_policy(&mut self, name: &str, edit: &dyn Fn(&mut Value)) -> Changes<Self> {
-        let kind = Kind::ClusterPolicies;
+        let kind = kind_of(name);
         let Some(mut object) = self.object(kind, name) else {
             let mut object = self.mk_policy(name);
             edit(&mut object["spec"]);
@@ -98,7 +99,7 @@ impl World for ClusterWorld {
     }
 
     fn delete_policy(&mut self, name: &str) -> Changes<Self> {
-        self.delete(Kind::ClusterPolicies, name)
+        self.delete(kind_of(name), name)
     }
 
     fn put_server(&mut self, name: &str, edit: &dyn Fn(&mut Value)) -> Changes<Self> {
@@ -135,15 +136,15 @@ impl World for ClusterWorld {
     }
 
     fn spec(&self, policy: &str) -> Option<Value> {
-        Some(self.object(Kind::ClusterPolicies, policy)?["spec"].clone())
+        Some(self.object(kind_of(policy), policy)?["spec"].clone())
     }
 
     fn generation(&self, policy: &str) -> Option<i64> {
-        self.object(Kind::ClusterPolicies, policy)?["metadata"]["generation"].as_i64()
+        self.object(kind_of(policy), policy)?["metadata"]["generation"].as_i64()
     }
 
     fn uid(&self, policy: &str) -> String {
-        let object = self.object(Kind::ClusterPolicies, policy);
+        let object = self.object(kind_of(policy), policy);
         let uid = object.map(|o| o["metadata"]["uid"].as_str().unwrap().to_owned());
         uid.unwrap_or_default()
     }
@@ -164,8 +165,9 @@ impl World for ClusterWorld {
     }
 
     fn phases(&self, policy: &str) -> Vec<String> {
+        let name = policy_key(policy).name().to_owned();
         let own = self.objects.iter().filter(|((kind, _), object)| {
-            *kind == Kind::Revisions && object["spec"]["policyRef"]["name"] == policy
+            *kind == Kind::Revisions && object["spec"]["policyRef"]["name"] == *name
         });
         let mut phases: Vec<(i64, String)> = own
             .map(|(_, object)| {
@@ -259,7 +261,7 @@ impl ClusterWorld {
                 Performed::outcome(Outcome::OrphansRemoved(gone))
             }
             Action::SetFinalizer(kind, meta, true) => {
-                let changes = self.edit(kind, &meta.name, |object| {
+                let changes = self.edit(kind, &meta_path(&meta), |object| {
                     object["metadata"]["finalizers"] = json!([names::FINALIZER]);
                 });
                 Performed {
@@ -269,7 +271,7 @@ impl ClusterWorld {
             }
             Action::SetFinalizer(kind, meta, false) => Performed {
                 outcomes: Vec::new(),
-                changes: self.gone(kind, &meta.name),
+                changes: self.gone(kind, &meta_path(&meta)),
             },
             Action::DeleteServer(meta) => Performed {
                 outcomes: Vec::new(),
@@ -323,7 +325,7 @@ impl ClusterWorld {
                 base_url: None,
                 workload: None,
             },
-            converter: Converter::new(NAMESPACE, parse::Options::default()),
+            converter: Converter::new(NAMESPACE, parse_options()),
             objects: BTreeMap::new(),
             version: 0,
             created: 0,
@@ -333,13 +335,19 @@ impl ClusterWorld {
     /// A policy of generation 1 that carries the finalizer.
     pub(crate) fn mk_policy(&mut self, name: &str) -> Value {
         self.created += 1;
-        json!({
+        let key = policy_key(name);
+        let mut object = json!({
             "metadata": {
-                "name": name, "uid": uid(&format!("{name} {}", self.created)), "generation": 1,
-                "finalizers": [names::FINALIZER],
+                "name": key.name(), "uid": uid(&format!("{name} {}", self.created)),
+                "generation": 1, "finalizers": [names::FINALIZER],
+                "creationTimestamp": format!("2026-01-01T00:00:{:02}Z", self.created % 60),
             },
             "spec": mk_spec(),
-        })
+        });
+        if let Some(namespace) = key.namespace() {
+            object["metadata"]["namespace"] = namespace.into();
+        }
+        object
     }
 
     /// Stores an object without telling anybody.
@@ -449,7 +457,11 @@ impl ClusterWorld {
     }
 
     fn write_status(&mut self, target: StatusTarget, status: &Value) -> Performed {
-        let changes = self.edit(target.kind, &target.name, |object| {
+        let path = match target.namespace.as_str() {
+            "" => target.name.clone(),
+            namespace => format!("{namespace}/{}", target.name),
+        };
+        let changes = self.edit(target.kind, &path, |object| {
             object["status"] = status.clone();
         });
         let object = changes.into_iter().find_map(|change| match change {
@@ -531,9 +543,26 @@ pub(crate) fn uid(name: &str) -> String {
     format!("{}-{}-4000-8000-{}", &hex[..8], &hex[8..12], &hex[12..24])
 }
 
+fn parse_options() -> parse::Options {
+    parse::Options {
+        reserved: Reserved {
+            secrets: [names::CA.to_owned()].into(),
+            ..Reserved::default()
+        },
+        ..parse::Options::default()
+    }
+}
+
+fn kind_of(policy: &str) -> Kind {
+    match policy_key(policy).namespace() {
+        Some(_) => Kind::Policies,
+        None => Kind::ClusterPolicies,
+    }
+}
+
 /// The name of a policy's webhook configuration.
 pub(crate) fn webhook_name(policy: &str) -> String {
-    names::webhook_configuration(&PolicyKey::cluster(policy))
+    names::webhook_configuration(&policy_key(policy))
 }
 
 fn revision_path(key: &PolicyKey, revision: &RevisionId) -> String {
@@ -544,6 +573,13 @@ fn revision_path(key: &PolicyKey, revision: &RevisionId) -> String {
 fn bump_generation(object: &mut Value) {
     let generation = object["metadata"]["generation"].as_i64().unwrap();
     object["metadata"]["generation"] = (generation + 1).into();
+}
+
+fn meta_path(meta: &Meta) -> String {
+    match meta.namespace.as_str() {
+        "" => meta.name.clone(),
+        namespace => format!("{namespace}/{}", meta.name),
+    }
 }
 
 /// `namespace/name`, or the name alone.

@@ -6,6 +6,7 @@ mod policies;
 mod revisions;
 mod servers;
 mod statuses;
+mod tenancy;
 mod webhooks;
 
 use assent_controller::Kind;

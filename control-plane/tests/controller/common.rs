@@ -8,3 +8,4 @@ mod rollback;
 mod servers;
 mod startup;
 mod statuses;
+mod tenancy;

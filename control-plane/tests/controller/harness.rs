@@ -13,7 +13,7 @@ use assent_controller::{
     action::{EventKind, RollbackError, Status, StatusTarget, StatusUpdate},
 };
 use assent_core::{
-    Digest, Millis, PolicyKey, Snapshot,
+    Digest, Millis, Snapshot,
     fleet::{Connection, Node},
     plane::StreamEvent,
     rollout::PolicyId,
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::{
     describe::describe,
-    world::{Changes, World},
+    world::{Changes, World, policy_key},
 };
 
 /// Longer than changes are coalesced and statuses are held back.
@@ -166,14 +166,14 @@ impl<W: World> Harness<W> {
     }
 
     pub(crate) fn roll_back(&mut self, policy: &str, to: Rollback, ticket: u64) {
-        let key = PolicyKey::cluster(policy);
+        let key = policy_key(policy);
         self.controller
             .request_rollback(self.now(), &key, to, Some(ticket));
     }
 
     pub(crate) fn id(&self, policy: &str) -> PolicyId {
         PolicyId {
-            key: PolicyKey::cluster(policy),
+            key: policy_key(policy),
             uid: self.world.uid(policy).into(),
         }
     }

@@ -4,7 +4,6 @@ use std::{collections::BTreeMap, time::Duration};
 
 use assent_api::{API_VERSION, parse};
 use assent_controller::{Action, Config, Controller, Now};
-use assent_core::PolicyKey;
 use assent_local::{
     Document, KINDS, LocalApi, LocalBackend, Scan, StateStore, api, directory, state::PolicyRecord,
 };
@@ -14,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::{
     harness::mk_spec,
-    world::{Changes, World},
+    world::{Changes, QUOTA, World, policy_key},
 };
 
 pub(crate) struct StandaloneWorld {
@@ -51,6 +50,7 @@ impl World for StandaloneWorld {
             drain: Some(Duration::ZERO),
             grace: Duration::from_secs(60),
             sync_deadline: Duration::from_secs(30),
+            max_policies_per_namespace: Some(QUOTA),
         }
     }
 
@@ -66,11 +66,11 @@ impl World for StandaloneWorld {
     }
 
     fn put_policy(&mut self, name: &str, edit: &dyn Fn(&mut Value)) -> Changes<Self> {
-        self.put("ClusterAdmissionPolicy", name, mk_spec(), edit)
+        self.put(kind_of(name), name, mk_spec(), edit)
     }
 
     fn delete_policy(&mut self, name: &str) -> Changes<Self> {
-        self.remove("ClusterAdmissionPolicy", name)
+        self.remove(kind_of(name), name)
     }
 
     fn put_server(&mut self, name: &str, edit: &dyn Fn(&mut Value)) -> Changes<Self> {
@@ -118,7 +118,7 @@ impl World for StandaloneWorld {
     }
 
     fn routed(&self, policy: &str) -> Option<i64> {
-        let key = PolicyKey::cluster(policy);
+        let key = policy_key(policy);
         let all = self.api().store().records().filter(|r| r.key() == key);
         let mut routed = all.filter_map(|r| Some(r.active_revision()?.generation));
         let generation = routed.next();
@@ -156,7 +156,7 @@ impl StandaloneWorld {
     }
 
     fn record(&self, policy: &str) -> Option<&PolicyRecord> {
-        self.api().store().get(&PolicyKey::cluster(policy))
+        self.api().store().get(&policy_key(policy))
     }
 
     /// Ends the process, with everything written that it has done.
@@ -180,9 +180,10 @@ impl StandaloneWorld {
         edit: &dyn Fn(&mut Value),
     ) -> Changes<Self> {
         let manifest = self.manifests.entry(file(kind, name)).or_insert_with(|| {
+            let key = policy_key(name);
             json!({
                 "apiVersion": API_VERSION, "kind": kind,
-                "metadata": { "name": name }, "spec": spec,
+                "metadata": { "name": key.name(), "namespace": key.namespace() }, "spec": spec,
             })
         });
         edit(&mut manifest["spec"]);
@@ -233,5 +234,12 @@ fn created_at() -> Timestamp {
 }
 
 fn file(kind: &str, name: &str) -> String {
-    format!("{kind}-{name}.yaml")
+    format!("{kind}-{}.yaml", name.replace('/', "."))
+}
+
+fn kind_of(policy: &str) -> &'static str {
+    match policy_key(policy).namespace() {
+        Some(_) => "AdmissionPolicy",
+        None => "ClusterAdmissionPolicy",
+    }
 }

@@ -1,10 +1,22 @@
 //! Where policies live in a test.
 
 use assent_controller::{Action, Backend, Change, Config, Controller, Now};
+use assent_core::PolicyKey;
 use serde_json::Value;
+
+/// Policies that a namespace may have.
+pub(crate) const QUOTA: usize = 3;
 
 /// The changes that a watch would report.
 pub(crate) type Changes<W> = Vec<Change<<<W as World>::Backend as Backend>::Existing>>;
+
+/// The key of a policy that tests call `name`, or `namespace/name`.
+pub(crate) fn policy_key(policy: &str) -> PolicyKey {
+    match policy.split_once('/') {
+        Some((namespace, name)) => PolicyKey::namespaced(namespace, name),
+        None => PolicyKey::cluster(policy),
+    }
+}
 
 /// A place for policies, PolicyServers, revisions and routes that accepts everything at once.
 pub(crate) trait World: Sized {

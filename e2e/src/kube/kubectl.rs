@@ -72,6 +72,12 @@ impl Kubectl {
         self.attempt_with(&["apply", "-f", "-"], manifests).await
     }
 
+    /// The same without storing anything: admission is asked all the same.
+    pub async fn try_dry_run(&self, manifests: &str) -> Result<String, String> {
+        let args = ["apply", "--dry-run=server", "-f", "-"];
+        self.attempt_with(&args, manifests).await
+    }
+
     /// `kubectl get ARGS -o json`.
     pub async fn get(&self, args: &[&str]) -> Value {
         let object = self.try_get(args).await;

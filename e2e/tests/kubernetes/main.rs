@@ -17,6 +17,7 @@ mod many;
 mod replicas;
 mod restarts;
 mod sources;
+mod tenancy;
 mod trust;
 mod writers;
 mod yaml;

@@ -6,10 +6,10 @@ use assent_core::policy::{DEFAULT_MEMORY_BYTES, DEFAULT_TIMEOUT_MS, Limits};
 use serde_json::Value;
 
 use super::{
-    Errors, metadata, quantity,
+    Errors, Options, metadata, quantity,
     reader::{Node, Sink},
 };
-use crate::{canonical, server::PolicyServerSpec};
+use crate::{canonical, server::PolicyServerSpec, tenancy::Reserved};
 
 /// The least memory that a sandbox can do with: a page for the stack, one for data.
 const MIN_MEMORY_BYTES: u64 = 128 << 10;
@@ -33,13 +33,13 @@ pub struct ParsedServer {
     pub spec_json: Arc<[u8]>,
 }
 
-pub(super) fn read(value: &Value) -> Result<ParsedServer, Errors> {
+pub(super) fn read(value: &Value, options: &Options) -> Result<ParsedServer, Errors> {
     let sink = Sink::default();
-    let server = read_object(&sink, value);
+    let server = read_object(&sink, value, options);
     sink.result(server)
 }
 
-fn read_object(sink: &Sink, value: &Value) -> Option<ParsedServer> {
+fn read_object(sink: &Sink, value: &Value, options: &Options) -> Option<ParsedServer> {
     let root = Node {
         sink,
         path: String::new(),
@@ -71,6 +71,7 @@ fn read_object(sink: &Sink, value: &Value) -> Option<ParsedServer> {
         );
     }
     check(sink, &spec);
+    check_references(sink, &spec, &options.reserved);
     let spec_json = serde_json::to_value(&spec).expect("a spec must be JSON");
     Some(ParsedServer {
         name,
@@ -151,6 +152,10 @@ fn check(sink: &Sink, spec: &PolicyServerSpec) {
             sink.error(&path, "give certificate or certificateFrom, and not both");
         }
     }
+    let allowed = spec.allowed_namespaces.as_ref();
+    if let Some(why) = allowed.and_then(|allowed| allowed.error()) {
+        sink.error("spec.allowedNamespaces", why);
+    }
     if spec
         .verification
         .as_ref()
@@ -191,6 +196,17 @@ fn is_capability(pattern: &str) -> bool {
                 .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
     };
     HOST_NAMESPACES.contains(&namespace) && (rest == "*" || call.split('/').all(segment))
+}
+
+/// Whoever may write PolicyServers must not get what belongs to the control plane by it: its
+/// pods would hand out the key of the certificate authority as a variable.
+fn check_references(sink: &Sink, spec: &PolicyServerSpec, reserved: &Reserved) {
+    let references = spec.references().into_iter();
+    for found in references.filter(|r| reserved.contains(r.kind, &r.name)) {
+        let (kind, name) = (found.kind.as_str(), &found.name);
+        let message = format!("the {kind} {name:?} is the control plane's own; name another one");
+        sink.error(&found.path, message);
+    }
 }
 
 fn limits(sink: &Sink, spec: &PolicyServerSpec) -> Limits {

@@ -144,6 +144,11 @@ impl<B: Backend> Controller<B> {
             };
             let id = object.id();
             let readable = object.parsed.is_ok();
+            let permission = self.permission_refusal(&object).map(|r| r.reason);
+            if self.refused_permission(&object) != permission {
+                self.validate(now, &id, &object);
+                continue;
+            }
             let Some(rollout) = self.plane.rollout_of(&id) else {
                 continue;
             };
@@ -189,7 +194,7 @@ impl<B: Backend> Controller<B> {
         };
         self.jobs.accepted(id);
         let Ok(parsed) = &object.parsed else { return };
-        if let Some(refusal) = self.server_refusal(&object.server, false) {
+        if let Some(refusal) = self.target_refusal(&object, false) {
             return self.event(now, Event::refused(id.clone(), generation, refusal));
         }
         let server = self.objects.server(&object.server).and_then(|s| s.spec());
@@ -232,7 +237,7 @@ impl<B: Backend> Controller<B> {
 
     /// Rejects the newest generation for what can be said without its module, and reconsiders
     /// one that was rejected for something that has been remedied.
-    fn validate(&mut self, now: Now, id: &PolicyId, object: &PolicyObject) {
+    pub(super) fn validate(&mut self, now: Now, id: &PolicyId, object: &PolicyObject) {
         let generation = object.meta.generation;
         let Some(rollout) = self.plane.rollout_of(id) else {
             return;
@@ -279,7 +284,7 @@ impl<B: Backend> Controller<B> {
         if !parsed.context_resources.is_empty() {
             return Some(declared_context(&parsed.context_resources));
         }
-        let refused = self.server_refusal(&object.server, has_revision);
+        let refused = self.target_refusal(object, has_revision);
         if refused.is_some() {
             return refused;
         }
@@ -287,6 +292,12 @@ impl<B: Backend> Controller<B> {
             .check(parsed)
             .err()
             .map(|message| invalid(&message))
+    }
+
+    /// Why the policy cannot be run by the server that it names.
+    fn target_refusal(&self, object: &PolicyObject, has_revision: bool) -> Option<Refusal> {
+        let refused = self.server_refusal(&object.server, has_revision);
+        refused.or_else(|| self.permission_refusal(object))
     }
 
     /// Why policies cannot target a server. An invalid one affects only new generations:
@@ -316,7 +327,7 @@ impl<B: Backend> Controller<B> {
         let storing = self.in_flight.get(id).and_then(|f| f.storing);
         if self.jobs.is_running(id, generation)
             || storing == Some(generation)
-            || self.server_refusal(&object.server, false).is_some()
+            || self.target_refusal(object, false).is_some()
         {
             return;
         }

@@ -1,6 +1,6 @@
 //! Single objects, as far as decisions depend on them.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use assent_api::{
     Parsed, ParsedServer, PolicyRevisionSpec, PolicyStatus, parse::Rollback, revision::Phase,
@@ -163,6 +163,15 @@ pub struct SetObject {
     pub template: Option<String>,
 }
 
+/// A namespace.
+#[derive(Clone, Debug)]
+pub struct NamespaceObject {
+    /// Its metadata.
+    pub meta: Meta,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
 // === impl Meta ===
 
 impl Meta {
@@ -242,6 +251,12 @@ impl HasMeta for PodObject {
 }
 
 impl HasMeta for SetObject {
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+impl HasMeta for NamespaceObject {
     fn meta(&self) -> &Meta {
         &self.meta
     }

@@ -91,6 +91,23 @@ fn mk_service(name: &str, server: &str, uid: &str, version: u64) -> Object<()> {
     Object::Service(Box::new(meta), server.into())
 }
 
+fn mk_namespace(name: &str, team: &str, uid: &str, version: u64) -> Object<()> {
+    Object::Namespace(Box::new(NamespaceObject {
+        meta: mk_meta("", name, uid, version),
+        labels: [("team".to_owned(), team.to_owned())].into(),
+    }))
+}
+
+fn mk_tenant_policy(name: &str, created: i64, deleting: bool, version: u64) -> Object<()> {
+    let Object::Policy(mut policy) = mk_policy(name, "s", name, version) else {
+        unreachable!("it is a policy");
+    };
+    policy.key = PolicyKey::namespaced("shop", name);
+    policy.meta.created = Some(jiff::Timestamp::from_second(created).unwrap());
+    policy.meta.deleting = deleting;
+    Object::Policy(policy)
+}
+
 fn reference(kind: Kind, namespace: &str, name: &str, uid: &str) -> ObjectRef {
     ObjectRef {
         kind,
@@ -192,4 +209,38 @@ fn kinds_count_as_listed_one_by_one() {
     assert!(objects.is_listed(&[Kind::ClusterPolicies]));
     assert!(!objects.is_listed(&[Kind::ClusterPolicies, Kind::Servers]));
     assert_eq!(objects.policies().count(), 0);
+}
+
+#[test]
+fn policies_of_a_namespace_are_ordered_by_age() {
+    let mut objects = Objects::default();
+    for (name, created) in [("a", 30), ("b", 10), ("d", 20), ("c", 20)] {
+        objects.insert(mk_tenant_policy(name, created, false, 1));
+    }
+    let names = |objects: &Objects<()>| {
+        let keys = objects.policies_in("shop");
+        keys.map(|k| k.name().to_owned()).collect::<String>()
+    };
+    assert_eq!(names(&objects), "bcda");
+    assert_eq!(objects.count_policies_in("shop"), 4);
+    // One that is being deleted no longer counts, and neither does one that is gone.
+    objects.insert(mk_tenant_policy("c", 20, true, 2));
+    assert_eq!(names(&objects), "bda");
+    let gone = policy_key(Kind::Policies, "shop", "b").unwrap();
+    objects.remove(&reference(Kind::Policies, "shop", gone.name(), ""));
+    assert_eq!(names(&objects), "da");
+    // Created again, it is young.
+    objects.insert(mk_tenant_policy("b", 40, false, 3));
+    assert_eq!(names(&objects), "dab");
+}
+
+#[test]
+fn only_labels_of_a_namespace_matter() {
+    let mut objects = Objects::default();
+    let affected = [Affected::Namespace("shop".into())];
+    assert_eq!(objects.insert(mk_namespace("shop", "a", "1", 1)), affected);
+    assert!(objects.insert(mk_namespace("shop", "a", "1", 2)).is_empty());
+    assert_eq!(objects.insert(mk_namespace("shop", "b", "1", 3)), affected);
+    assert!(objects.insert(mk_namespace("shop", "a", "1", 2)).is_empty());
+    assert_eq!(objects.namespace_labels("shop").unwrap()["team"], "b");
 }

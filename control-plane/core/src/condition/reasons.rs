@@ -17,6 +17,8 @@ pub const REASONS: &[DocumentedReason] = &[
     row(Policy, Accepted, False, Reason::SignatureRejected, "The PolicyServer requires a signature that the module does not have.", "Sign the module, or correct `spec.verification` of the PolicyServer."),
     row(Policy, Accepted, False, Reason::ContextUnavailable, "The policy or its module reads other objects of the cluster, which evaluators do not have. Without them it might allow everything.", "Use a policy that looks at the request alone."),
     row(Policy, Accepted, False, Reason::TargetNotFound, "The PolicyServer of the policy does not exist.", "Create the PolicyServer. `spec.policyServer` cannot be changed."),
+    row(Policy, Accepted, False, Reason::NotAllowed, "The PolicyServer does not allow policies of this namespace. A revision that is already active stays enforced.", "Name another PolicyServer in a new policy, or add the namespace to `spec.allowedNamespaces` of the PolicyServer."),
+    row(Policy, Accepted, False, Reason::QuotaExceeded, "The namespace has more policies than it may have, and this one is not among the oldest. A revision that is already active stays enforced.", "Delete policies of the namespace, or raise `--max-policies-per-namespace`."),
     row(Policy, Accepted, False, Reason::Conflicted, "Standalone only: two manifests define the same policy. The first one is used.", "Delete or rename one of them."),
 
     row(Policy, Programmed, True, Reason::Programmed, "Every required replica serves this generation.", ""),

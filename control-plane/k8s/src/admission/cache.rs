@@ -22,11 +22,12 @@ use crate::{
 
 /// The kinds that admission decisions depend on, and StatefulSets, which tell members of a
 /// PolicyServer from other pods.
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 5] = [
     Kind::ClusterPolicies,
     Kind::Policies,
     Kind::Servers,
     Kind::Sets,
+    Kind::Namespaces,
 ];
 
 /// A snapshot of the cluster for admission decisions; clones share it.
@@ -70,10 +71,16 @@ impl AdmissionCache {
 
     /// Follows the cluster for as long as it is polled. Calls `listed` whenever a complete
     /// snapshot was stored.
-    pub async fn follow(self, client: Client, options: workload::Options, listed: impl Fn()) {
+    pub async fn follow(
+        self,
+        client: Client,
+        options: workload::Options,
+        parse: assent_api::Options,
+        listed: impl Fn(),
+    ) {
         let (sender, mut changes) = mpsc::channel(64);
         let _watches = watch::spawn(&client, &options.namespace, &KINDS, &sender);
-        let converter = Converter::new(&options.namespace, assent_api::Options::default());
+        let converter = Converter::new(&options.namespace, parse);
         let mut objects = Objects::default();
         while let Some(change) = changes.recv().await {
             let mut affected = Vec::new();
@@ -149,7 +156,17 @@ fn known(objects: &Objects<DynamicObject>, options: &workload::Options) -> Known
             known.servers.insert(object.meta.name.clone(), found);
         }
     }
+    let selects = |server: &KnownServer| {
+        let allowed = server.policies_from.as_ref();
+        allowed.is_some_and(|allowed| allowed.selector.is_some())
+    };
+    if known.servers.values().any(selects) {
+        known.namespaces = objects.all_namespace_labels();
+    }
     for object in objects.policies().filter(|p| !p.meta.deleting) {
+        if let Some(namespace) = object.key.namespace() {
+            *known.policies.entry(namespace.to_owned()).or_default() += 1;
+        }
         let protects = object
             .parsed
             .as_ref()
@@ -171,6 +188,7 @@ fn known_server(server: &ParsedServer, options: &workload::Options) -> KnownServ
         )))
     };
     KnownServer {
+        policies_from: server.spec.allowed_namespaces.clone(),
         allowed_namespaces: injection.map_or_else(Vec::new, |i| i.allowed_namespaces.clone()),
         own: parts(Place::Own),
         beside: parts(Place::Beside),

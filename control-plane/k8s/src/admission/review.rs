@@ -7,6 +7,7 @@
 use axum::http::{HeaderMap, StatusCode, header};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use json_patch::PatchOperation;
+use k8s_openapi::api::authentication::v1::UserInfo;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -28,6 +29,8 @@ pub struct Request {
     pub namespace: String,
     /// The operation.
     pub operation: Operation,
+    /// Who asks.
+    pub user_info: UserInfo,
     /// The new object; null for DELETE.
     pub object: Value,
     /// The existing object; null for CREATE.

@@ -7,6 +7,8 @@ use axum::{
     http::{Method, Request as HttpRequest, header},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use futures::future::BoxFuture;
+use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
 use serde_json::Value;
 use tower::ServiceExt as _;
 
@@ -28,11 +30,29 @@ impl State for Fixed {
     }
 }
 
+/// Allows the verbs that it lists.
+struct Verbs(Vec<&'static str>);
+
+impl Authorizer for Verbs {
+    fn allows(&self, review: SubjectAccessReviewSpec) -> BoxFuture<'_, Result<bool, String>> {
+        let verb = review.resource_attributes.and_then(|a| a.verb);
+        let verb = verb.unwrap_or_default();
+        let answer = match self.0.as_slice() {
+            ["unavailable"] => Err("the API server is away".to_owned()),
+            verbs => Ok(verbs.contains(&verb.as_str())),
+        };
+        Box::pin(async move { answer })
+    }
+}
+
 fn options() -> Options {
     Options {
         namespace: "assent-system".to_owned(),
-        excluded_namespaces: vec!["assent-system".to_owned(), "kube-system".to_owned()],
-        protected_resources: ProtectedResources::default(),
+        parse: assent_api::Options {
+            excluded_namespaces: vec!["assent-system".to_owned(), "kube-system".to_owned()],
+            ..assent_api::Options::default()
+        },
+        max_policies_per_namespace: Some(2),
         native_sidecars: true,
     }
 }
@@ -63,7 +83,16 @@ fn policy(spec: Value) -> Value {
 }
 
 async fn send(state: Arc<Fixed>, request: HttpRequest<HttpBody>) -> (StatusCode, Value) {
-    let response = router(options(), state).oneshot(request).await.unwrap();
+    send_as(Verbs(Vec::new()), state, request).await
+}
+
+async fn send_as(
+    verbs: Verbs,
+    state: Arc<Fixed>,
+    request: HttpRequest<HttpBody>,
+) -> (StatusCode, Value) {
+    let router = router(options(), state, Arc::new(verbs));
+    let response = router.oneshot(request).await.unwrap();
     let status = response.status();
     let body = axum::body::to_bytes(response.into_body(), 1 << 20)
         .await
@@ -213,4 +242,60 @@ async fn other_methods_types_and_sizes_are_refused() {
     assert_eq!(answer["error"], "the body is larger than 7340032 bytes");
     let fits = post(VALIDATE_PATH, vec![b' '; MAX_BODY]);
     assert_eq!(send(Arc::default(), fits).await.0, StatusCode::BAD_REQUEST);
+}
+
+fn server(spec: Value) -> Value {
+    let object = json!({
+        "apiVersion": assent_api::API_VERSION,
+        "kind": "PolicyServer",
+        "metadata": {"name": "s"},
+        "spec": spec,
+    });
+    review((assent_api::GROUP, "policyservers"), "CREATE", object)
+}
+
+#[tokio::test]
+async fn author_of_a_policy_server_needs_what_its_pods_need() {
+    let secret = json!({"env": [{"name": "A", "valueFrom": {
+        "secretKeyRef": {"name": "s", "key": "k"},
+    }}]});
+    for (verbs, spec, code) in [
+        (vec![], json!({"replicas": 3}), 0),
+        (vec![], json!({"image": "x"}), 403),
+        (vec!["create"], json!({"image": "x"}), 0),
+        (vec!["create"], secret.clone(), 403),
+        (vec!["create", "get"], secret, 0),
+        (vec!["unavailable"], json!({"image": "x"}), 503),
+        (vec!["unavailable"], json!({"replicas": 3}), 0),
+    ] {
+        let request = post(VALIDATE_PATH, server(spec.clone()).to_string());
+        let (_, answer) = send_as(Verbs(verbs.clone()), Arc::default(), request).await;
+        let response = &answer["response"];
+        assert_eq!(response["allowed"], code == 0, "{verbs:?} {spec}: {answer}");
+        assert_eq!(
+            response["status"]["code"].as_i64().unwrap_or_default(),
+            code,
+            "{verbs:?} {spec}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn quota_is_enforced() {
+    let rules = json!([{
+        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
+    }]);
+    let policy = policy(json!({"module": "registry://x/y:v1", "rules": rules}));
+    for (count, allowed) in [(1, true), (2, false)] {
+        let known = Known {
+            policies: [("shop".to_owned(), count)].into(),
+            ..Known::default()
+        };
+        let state = Arc::new(Fixed {
+            known: Some(Arc::new(known)),
+            ..Fixed::default()
+        });
+        let (_, answer) = send(state, post(VALIDATE_PATH, policy.to_string())).await;
+        assert_eq!(answer["response"]["allowed"], allowed, "{answer}");
+    }
 }

@@ -81,7 +81,7 @@ fn write_policy(
 }
 
 /// Whether an update changes nothing that the control plane reads.
-fn is_untouched(request: &Request) -> bool {
+pub(super) fn is_untouched(request: &Request) -> bool {
     let rollback = |object: &Value| {
         let annotations = object.pointer("/metadata/annotations")?;
         annotations.get(ROLLBACK_ANNOTATION).cloned()

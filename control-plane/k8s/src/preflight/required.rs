@@ -86,8 +86,9 @@ pub const REQUIRED: &[Permission] = &[
         &["get"],
         DEFINITIONS,
     ),
-    // The control plane's Namespace owns every webhook configuration.
-    cluster("", "namespaces", &["get"]),
+    // The control plane's Namespace owns every webhook configuration; PolicyServers select
+    // namespaces by their labels.
+    cluster("", "namespaces", READ),
     // Followers are pods of any namespace; a token names the pod, which names its server.
     cluster("", "pods", &["get"]),
     cluster("", "events", &["create", "patch"]),

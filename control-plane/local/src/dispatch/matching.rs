@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 
 use assent_api::{
     Parsed,
-    rules::{LabelSelector, Operation, Operator, Requirement, Rule, Scope},
+    rules::{LabelSelector, Operation, Rule, Scope},
+    tenancy::NAMESPACE_NAME_LABEL,
 };
 use serde_json::Value;
-
-/// The label that every namespace has.
-pub(super) const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// What a request is about.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -109,7 +107,7 @@ fn namespace_matches(
         return true;
     };
     if request.is_namespaced() {
-        return selects(selector, known);
+        return selector.selects(known);
     }
     if !request.is_namespace() {
         return true;
@@ -120,9 +118,9 @@ fn namespace_matches(
     };
     let mut labels = labels_of(object).unwrap_or_default();
     if let Some(name) = object.pointer("/metadata/name").and_then(Value::as_str) {
-        labels.insert(NAME_LABEL.to_owned(), name.to_owned());
+        labels.insert(NAMESPACE_NAME_LABEL.to_owned(), name.to_owned());
     }
-    selects(selector, &labels)
+    selector.selects(&labels)
 }
 
 /// The old or the new object must match. An object without metadata, the options of an exec
@@ -136,7 +134,7 @@ fn object_matches(selector: Option<&LabelSelector>, request: &Request) -> bool {
     }
     let objects = [&request.object, &request.old_object];
     let mut labels = objects.into_iter().filter_map(labels_of);
-    labels.any(|labels| selects(selector, &labels))
+    labels.any(|labels| selector.selects(&labels))
 }
 
 /// Labels of an object; `None` if it has no metadata.
@@ -145,26 +143,6 @@ fn labels_of(object: &Value) -> Option<BTreeMap<String, String>> {
     let labels = metadata.get("labels").and_then(Value::as_object);
     let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
     Some(labels.into_iter().flatten().filter_map(text).collect())
-}
-
-fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let equal = |(key, value): (&String, &String)| labels.get(key) == Some(value);
-    selector.match_labels.iter().all(equal)
-        && selector
-            .match_expressions
-            .iter()
-            .all(|requirement| fulfils(requirement, labels))
-}
-
-fn fulfils(requirement: &Requirement, labels: &BTreeMap<String, String>) -> bool {
-    let label = labels.get(&requirement.key);
-    let listed = label.is_some_and(|value| requirement.values.contains(value));
-    match requirement.operator {
-        Operator::In => listed,
-        Operator::NotIn => !listed,
-        Operator::Exists => label.is_some(),
-        Operator::DoesNotExist => label.is_none(),
-    }
 }
 
 // === impl Request ===

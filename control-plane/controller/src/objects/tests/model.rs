@@ -3,7 +3,7 @@
 use super::*;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 9] = [
     Kind::ClusterPolicies,
     Kind::Servers,
     Kind::Revisions,
@@ -12,6 +12,7 @@ const KINDS: [Kind; 8] = [
     Kind::Pods,
     Kind::Sets,
     Kind::Services,
+    Kind::Namespaces,
 ];
 
 /// All objects by kind and name; every question is answered by a scan.
@@ -71,7 +72,7 @@ impl Model {
                 Object::Route(o) => Affected::Route(o.key.clone()),
                 Object::Pod(o) => Affected::Pods(o.server.clone()),
                 Object::Set(o) => Affected::Workload(o.server.clone()),
-                Object::Service(..) => continue,
+                Object::Service(..) | Object::Namespace(_) => continue,
             };
             groups.entry(group).or_default().push(words(object.meta()));
         }
@@ -144,6 +145,7 @@ fn kind_of(object: &Object<()>) -> Kind {
         Object::Pod(_) => Kind::Pods,
         Object::Set(_) => Kind::Sets,
         Object::Service(..) => Kind::Services,
+        Object::Namespace(_) => Kind::Namespaces,
     }
 }
 
@@ -205,6 +207,7 @@ impl Generator {
             Kind::Pods => mk_pod(name, other, third, uid, version),
             Kind::Sets => mk_set(name, other, third, uid, version),
             Kind::Services => mk_service(name, other, uid, version),
+            Kind::Namespaces => mk_namespace(name, other, uid, version),
         }
     }
 

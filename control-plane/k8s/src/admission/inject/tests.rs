@@ -32,6 +32,7 @@ fn parts() -> Parts {
 
 fn known() -> Known {
     let server = KnownServer {
+        policies_from: None,
         allowed_namespaces: vec!["shop".to_owned()],
         own: Arc::new(parts()),
         beside: Arc::new(parts()),
@@ -45,8 +46,8 @@ fn known() -> Known {
 fn options() -> Options {
     Options {
         namespace: OURS.to_owned(),
-        excluded_namespaces: Vec::new(),
-        protected_resources: assent_api::parse::ProtectedResources::default(),
+        parse: assent_api::Options::default(),
+        max_policies_per_namespace: None,
         native_sidecars: true,
     }
 }

@@ -11,7 +11,6 @@ const KINDS: &[(&str, &str)] = &[
 
 fn options() -> assent_api::Options {
     assent_api::Options {
-        standalone: false,
         excluded_namespaces: vec!["kube-system".to_owned()],
         ..assent_api::Options::default()
     }
@@ -26,6 +25,7 @@ fn known() -> Known {
     Known {
         servers: [server("default"), server("idle")].into(),
         protecting: [("default".to_owned(), policies)].into(),
+        ..Known::default()
     }
 }
 

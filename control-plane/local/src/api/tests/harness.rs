@@ -324,6 +324,7 @@ fn mk_controller() -> Controller<LocalBackend> {
         drain: None,
         grace: Duration::from_secs(60),
         sync_deadline: Duration::from_secs(30),
+        max_policies_per_namespace: None,
     };
     let modules = [Digest::of(b"registry://example.com/p:v1")];
     Controller::new(LocalBackend, config, modules.into_iter().collect())

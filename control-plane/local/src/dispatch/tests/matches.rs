@@ -15,7 +15,10 @@ fn request() -> Request {
 
 fn labels(namespace: &str) -> BTreeMap<String, String> {
     BTreeMap::from([
-        (matching::NAME_LABEL.to_owned(), namespace.to_owned()),
+        (
+            assent_api::tenancy::NAMESPACE_NAME_LABEL.to_owned(),
+            namespace.to_owned(),
+        ),
         ("env".to_owned(), "prod".to_owned()),
     ])
 }
