@@ -78,7 +78,18 @@ impl Adapter for Wapc {
         module: &wasmtime::Module,
         spec: &PolicySpec,
     ) -> Result<Box<dyn abi::Program>, PrepareError> {
-        let program = Program::new(template, module, &spec.settings_json)?;
+        let inits = INITS
+            .iter()
+            .filter(|name| module.get_export(name).is_some())
+            .map(|name| crate::exports::func(module, name, 0, 0));
+        let program = Program {
+            template,
+            guest_call: crate::exports::func(module, "__guest_call", 2, 1)?,
+            inits: inits.collect::<Result<_, _>>()?,
+            settings: spec.settings_json.clone(),
+        };
+        let first = program.start(VALIDATE_SETTINGS, spec.settings_json.to_vec(), None);
+        first.map_err(|error| PrepareError::instantiate(&error))?;
         Ok(Box::new(program))
     }
 }
@@ -86,27 +97,6 @@ impl Adapter for Wapc {
 // === impl Program ===
 
 impl Program {
-    fn new(
-        template: Template,
-        module: &wasmtime::Module,
-        settings: &Bytes,
-    ) -> Result<Self, PrepareError> {
-        let inits = INITS
-            .iter()
-            .filter(|name| module.get_export(name).is_some())
-            .map(|name| crate::exports::func(module, name, 0, 0));
-        let program = Self {
-            template,
-            guest_call: crate::exports::func(module, "__guest_call", 2, 1)?,
-            inits: inits.collect::<Result<_, _>>()?,
-            settings: settings.clone(),
-        };
-        program
-            .start(VALIDATE_SETTINGS, settings.to_vec(), None)
-            .map_err(|error| PrepareError::instantiate(&error))?;
-        Ok(program)
-    }
-
     fn call(
         &self,
         operation: &'static str,

@@ -78,7 +78,13 @@ impl Adapter for Wasi {
         module: &wasmtime::Module,
         spec: &PolicySpec,
     ) -> Result<Box<dyn abi::Program>, PrepareError> {
-        let program = Program::new(template, module, &spec.settings_json)?;
+        let program = Program {
+            template,
+            start: crate::exports::func(module, "_start", 0, 0)?,
+            settings: spec.settings_json.clone(),
+        };
+        let first = program.start(VALIDATE_SETTINGS, spec.settings_json.to_vec(), None);
+        first.map_err(|error| PrepareError::instantiate(&error))?;
         Ok(Box::new(program))
     }
 }
@@ -86,22 +92,6 @@ impl Adapter for Wasi {
 // === impl Program ===
 
 impl Program {
-    fn new(
-        template: Template,
-        module: &wasmtime::Module,
-        settings: &Bytes,
-    ) -> Result<Self, PrepareError> {
-        let program = Self {
-            template,
-            start: crate::exports::func(module, "_start", 0, 0)?,
-            settings: settings.clone(),
-        };
-        program
-            .start(VALIDATE_SETTINGS, settings.to_vec(), None)
-            .map_err(|error| PrepareError::instantiate(&error))?;
-        Ok(program)
-    }
-
     fn run(
         &self,
         args: &'static [&'static str],
