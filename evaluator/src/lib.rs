@@ -30,4 +30,4 @@ mod wire;
 pub use config::{Config, Listen, RegistryAccess, Timings, TlsFiles};
 pub use metrics::render as render_metrics;
 pub use registries::host_services;
-pub use start::{Error, Evaluator, Handle};
+pub use start::{Error, Evaluator, Handle, shared_engine};

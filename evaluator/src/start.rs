@@ -144,10 +144,7 @@ impl Evaluator {
         let memory = MemoryPlan::detect(memory_budget);
         let engine = match engine {
             Some(engine) => engine,
-            None => Engine::new(EngineConfig {
-                memory: MemoryBudget::new(memory.evaluations),
-                ..EngineConfig::default()
-            })?,
+            None => engine_within(memory)?,
         };
         let services = host_services(registries)?;
         let metrics = Metrics::new();
@@ -314,6 +311,19 @@ impl Drop for Handle {
             task.abort();
         }
     }
+}
+
+/// An engine for evaluators of one process to share, whose evaluations stay within the memory of the container or of
+/// the machine.
+pub fn shared_engine() -> Result<Engine, assent_wasm::EngineError> {
+    engine_within(MemoryPlan::detect(None))
+}
+
+fn engine_within(memory: MemoryPlan) -> Result<Engine, assent_wasm::EngineError> {
+    Engine::new(EngineConfig {
+        memory: MemoryBudget::new(memory.evaluations),
+        ..EngineConfig::default()
+    })
 }
 
 async fn serve_reviews(server: Server, handler: Arc<Handler>) {

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     control::{Control, Query},
-    listen::{self, Limits, Plain},
+    listen::{self, Limits},
 };
 
 /// What handlers share.
@@ -47,7 +47,14 @@ pub(super) async fn serve(listener: TcpListener, web: Web, shutdown: Cancellatio
         .route("/livez", get(|| async { "ok" }))
         .route("/readyz", get(ready))
         .with_state(web);
-    listen::serve(listener, router, Plain, Limits::default(), shutdown).await;
+    listen::serve(
+        listener,
+        router,
+        listen::plain(),
+        Limits::default(),
+        shutdown,
+    )
+    .await;
 }
 
 async fn metrics(State(web): State<Web>) -> Response {

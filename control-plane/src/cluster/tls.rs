@@ -1,27 +1,20 @@
 //! HTTPS for the control plane's own webhooks, with a certificate that is renewed while it runs.
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use assent_k8s::certificates::ServingLeaf;
+use assent_serve::Transport;
 use axum::Router;
 use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::watch,
-};
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
-use crate::listen::{self, Handshake, Limits};
-
-/// TLS with the newest certificate.
-#[derive(Clone)]
-struct Tls(Arc<ArcSwap<ServerConfig>>);
+use crate::listen::{self, Limits};
 
 /// Serves until `shutdown`.
 pub(super) async fn serve(
@@ -32,14 +25,14 @@ pub(super) async fn serve(
 ) {
     let first = config(&leaf.borrow_and_update());
     let tls = match first {
-        Ok(config) => Tls(Arc::new(ArcSwap::new(config))),
+        Ok(config) => Arc::new(ArcSwap::from_pointee(Transport::Tls(config))),
         Err(why) => return error!("failed to set up TLS for --webhook: {why}"),
     };
     let serve = listen::serve(listener, router, tls.clone(), Limits::default(), shutdown);
     let follow = async {
         while leaf.changed().await.is_ok() {
             match config(&leaf.borrow_and_update()) {
-                Ok(config) => tls.0.store(config),
+                Ok(config) => tls.store(Arc::new(Transport::Tls(config))),
                 Err(why) => {
                     warn!("failed to use the renewed certificate; keeping the current one: {why}");
                 }
@@ -51,16 +44,6 @@ pub(super) async fn serve(
     tokio::select! {
         () = serve => {}
         () = follow => {}
-    }
-}
-
-// === impl Tls ===
-
-impl Handshake for Tls {
-    type Io = TlsStream<TcpStream>;
-
-    async fn accept(&self, socket: TcpStream) -> io::Result<Self::Io> {
-        TlsAcceptor::from(self.0.load_full()).accept(socket).await
     }
 }
 

@@ -6,7 +6,10 @@ use axum::{
     body::Bytes,
     routing::{get, post},
 };
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 use super::*;
 
@@ -15,9 +18,12 @@ const LONG: Duration = Duration::from_secs(30);
 
 fn impatient() -> Limits {
     Limits {
-        head: Duration::from_millis(200),
+        connections: assent_serve::Limits {
+            first_request: Duration::from_millis(200),
+            idle: Duration::from_millis(200),
+            ..assent_serve::Limits::reviews()
+        },
         request: Duration::from_millis(400),
-        idle: Duration::from_millis(200),
         ..Limits::default()
     }
 }
@@ -30,7 +36,7 @@ async fn start(limits: Limits) -> (SocketAddr, CancellationToken) {
         post(|body: Bytes| async move { body.len().to_string() }),
     );
     let shutdown = CancellationToken::new();
-    tokio::spawn(serve(listener, router, Plain, limits, shutdown.clone()));
+    tokio::spawn(serve(listener, router, plain(), limits, shutdown.clone()));
     (address, shutdown)
 }
 

@@ -6,7 +6,6 @@ use anyhow::Context as _;
 use assent_core::{fleet::Name, policy::DEFAULT_SERVER};
 use assent_evaluator::{Config, Evaluator, Handle, RegistryAccess, Timings};
 use assent_oci::AddressPolicy;
-use assent_wasm::{Engine, EngineConfig};
 
 /// What embedded evaluators need to connect.
 pub(super) struct Embedded {
@@ -31,7 +30,7 @@ impl Embedded {
         if self.replicas == 0 {
             return Ok(Vec::new());
         }
-        let engine = Engine::new(EngineConfig::default()).context("failed to start the engine")?;
+        let engine = assent_evaluator::shared_engine().context("failed to start the engine")?;
         let mut handles = Vec::new();
         for name in names(self.replicas) {
             let uri = format!("http://{}", self.discovery).parse();

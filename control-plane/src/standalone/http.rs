@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::endpoints::Endpoints;
 use crate::{
     control::{Control, Ended, Query},
-    listen::{self, Limits, Plain},
+    listen::{self, Limits},
 };
 
 /// An UPDATE carries two objects of at most 3 MiB each, and their envelope.
@@ -74,7 +74,14 @@ pub(super) async fn serve(listener: TcpListener, web: Web, shutdown: Cancellatio
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(check_host))
         .with_state(web);
-    listen::serve(listener, router, Plain, Limits::default(), shutdown).await;
+    listen::serve(
+        listener,
+        router,
+        listen::plain(),
+        Limits::default(),
+        shutdown,
+    )
+    .await;
 }
 
 /// Refuses requests for other hosts. A page in a browser can reach this port under a name of its
