@@ -1,9 +1,9 @@
-//! Who leads: an election over one `Lease`.
+//! Leader election with one `Lease`.
 //!
-//! A holder is judged by how long *we* have seen its record unchanged, on our own monotonic
-//! clock; time stamps in the object are for people. Every write is conditional on the
-//! version that it follows from. A leader counts its time from when it *sent* the renewal
-//! that succeeded and gives up before anybody else may take over.
+//! A holder has expired when this process has seen its record unchanged for long enough, on its
+//! own monotonic clock; times in the object are for readers. Every write is conditional on the
+//! version that it follows from. A leader counts its time from when it *sent* the renewal that
+//! succeeded, and steps down before any other process may take over.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -25,29 +25,29 @@ mod object;
 
 use machine::{Draft, Input, Machine, Output, Record};
 
-/// How long things take in an election.
+/// Durations of the election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Others may take over once they have seen no renewal for this long.
     pub lease: Duration,
-    /// A leader that could not renew for this long leads no more. Shorter than `lease`: the
-    /// difference is what clocks may run apart in that time.
+    /// A leader that could not renew for this long steps down. It is shorter than `lease`: the
+    /// difference is how far clocks may drift apart in that time.
     pub renew: Duration,
-    /// Between two attempts, and between two looks at the record.
+    /// Between two attempts, and between two reads of the record.
     pub retry: Duration,
 }
 
-/// What this process is.
+/// The role of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It leads.
+    /// It is the leader.
     Leader {
-        /// The term: higher than that of any leader before, also of this very identity.
+        /// The term: higher than that of any earlier leader, including this identity.
         transitions: u64,
     },
-    /// It does not.
+    /// It is not the leader.
     Follower {
-        /// Who does, as far as is known.
+        /// The leader, as far as is known.
         leader: Option<Leader>,
     },
 }
@@ -69,21 +69,21 @@ pub struct Elector {
     timeout: Duration,
     role: watch::Sender<Role>,
     standing: Standing,
-    /// The object as it was read or written last: what others put there stays.
+    /// The object as it was read or written last. Updates keep what others added to it.
     last: Option<Lease>,
     /// The highest term that evaluators have seen.
     outranked: watch::Receiver<u64>,
 }
 
-/// Whether this process leads *now*, by the clock: right also in a process that was paused
-/// and whose tasks have not heard yet. Ask it before each write.
+/// Whether this process leads *now*, by the clock. It is also right in a process that was paused
+/// and whose tasks do not know yet that another one leads. Check it before each write.
 #[derive(Clone, Debug)]
 pub struct Standing {
     held: Arc<Mutex<Option<(u64, Millis)>>>,
     clock: Instant,
 }
 
-/// Why a request came to nothing.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("failed to reach the Lease {LEASE}: {0}")]
@@ -119,8 +119,8 @@ impl Role {
 
 impl Elector {
     /// Takes part as `identity`, which no other process may have at the same time: the pod's
-    /// name. After a restart it takes its own Lease again at once, in a new term. `address`
-    /// is where others reach the discovery endpoint of this process.
+    /// name. After a restart it acquires its own Lease again at once, in a new term. `address`
+    /// is where other processes reach the discovery endpoint of this one.
     ///
     /// Evaluators refuse a leader with a lower term than they have seen, and a Lease that was
     /// restored from a backup has one. `outranked` reports what they have seen: a leader whose term
@@ -140,7 +140,7 @@ impl Elector {
             api: Api::namespaced(client, namespace),
             machine: Machine::new(identity, address, timing, first_term()),
             clock,
-            // Two attempts fit into the time in which a leader must renew.
+            // Two attempts fit into the renewal deadline.
             timeout: timing.renew / 2,
             role,
             standing: Standing { held, clock },
@@ -149,18 +149,18 @@ impl Elector {
         }
     }
 
-    /// What this process is, as it changes.
+    /// The role of this process, as it changes.
     pub fn role(&self) -> watch::Receiver<Role> {
         self.role.subscribe()
     }
 
-    /// What it is at this very moment.
+    /// Whether it leads at this moment.
     pub fn standing(&self) -> Standing {
         self.standing.clone()
     }
 
-    /// Runs until `shutdown`, then gives the Lease up so that the next one takes over within
-    /// one look at it. Stop everything that a leader does before you cancel.
+    /// Runs until `shutdown`, then releases the Lease, so that the next leader takes over at its
+    /// next read. Stop everything that only a leader does before you cancel.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut leaving = false;
         let mut inputs = vec![Input::Tick];
@@ -172,7 +172,7 @@ impl Elector {
             self.standing.set(self.machine.held());
             for output in out {
                 match output {
-                    Output::Role(role) => self.tell(role),
+                    Output::Role(role) => self.set_role(role),
                     Output::Left => return,
                     Output::Read => inputs.push(Input::Read(self.read().await)),
                     Output::Write(draft) => inputs.push(Input::Written(self.write(draft).await)),
@@ -219,7 +219,7 @@ impl Elector {
         Some(Input::Outranked(seen))
     }
 
-    fn tell(&self, role: Role) {
+    fn set_role(&self, role: Role) {
         match &role {
             Role::Leader { transitions } => tracing::info!(transitions, "leading"),
             Role::Follower { leader } => {
@@ -267,7 +267,7 @@ impl Elector {
         }
     }
 
-    /// Ends a request that hangs, and any request at the moment when leadership ends: it must
+    /// Cancels a request that hangs, and any request at the moment when leadership ends: it must
     /// end on time, whatever the API server does.
     async fn bounded<T>(
         &self,
@@ -296,9 +296,9 @@ impl Standing {
     }
 }
 
-/// Takes the Lease from whoever holds it. Nobody takes it for as long as `hold` says; who led
-/// before may act until its own time is over, which is returned where somebody did. With an
-/// `owner` it goes when that goes.
+/// Takes the Lease from its holder. No other process acquires it for the time `hold`. If there
+/// was a holder, the result is how long that process may still act. With an `owner` the Lease is
+/// garbage-collected with that object.
 pub async fn seize(
     client: &Client,
     namespace: &str,
@@ -341,8 +341,8 @@ fn elapsed(clock: Instant) -> Millis {
     Millis::default() + clock.elapsed()
 }
 
-/// The term of a Lease that we make: minutes since 1970. Evaluators refuse a lower term than
-/// they have seen, and people delete Leases; counting from zero again would lock us out.
+/// The first term of a new Lease: minutes since 1970. Evaluators reject a lower term than they
+/// have seen, and people delete Leases; counting from zero again would lock this process out.
 fn first_term() -> u64 {
     u64::try_from(jiff::Timestamp::now().as_second() / 60).unwrap_or_default()
 }
@@ -356,7 +356,7 @@ fn is_plausible(term: u64, minutes: u64) -> bool {
 }
 
 fn failed<T>(error: &Error) -> Option<T> {
-    // A conflict is how an election is lost.
+    // A conflict means that another process won the election.
     match error {
         Error::Api(kube::Error::Api(status)) if status.code == 409 => {
             tracing::debug!("another process wrote the Lease");

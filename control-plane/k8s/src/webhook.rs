@@ -1,8 +1,8 @@
-//! The webhook configuration of one policy: what it must be, what an existing one says, and
-//! the writer.
+//! The webhook configuration of one policy: the desired state, a reader for existing objects,
+//! and the writer.
 //!
-//! The active revision of a policy is the one that its webhook configuration names, so each
-//! write here is a decision about what protects a cluster: conditional, and never an apply.
+//! The active revision of a policy is the one that its webhook configuration names. Every write
+//! decides what protects a cluster, so it is conditional on a resourceVersion, never an apply.
 
 mod differ;
 mod exempt;
@@ -53,29 +53,29 @@ pub enum WebhookEndpoint {
         /// Its port.
         port: i32,
     },
-    /// To a base URL that the path is appended to: for endpoints outside of the cluster.
+    /// To a base URL to which the path is appended, for endpoints outside the cluster.
     Url(String),
 }
 
-/// What the webhooks of all policies have in common.
+/// Settings that the webhooks of all policies share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookDefaults {
     /// The control plane's namespace.
     pub namespace: String,
-    /// The uid of that Namespace object, which owns every configuration: none outlives it.
+    /// The uid of that Namespace object. It owns every configuration, so none outlives it.
     pub namespace_uid: String,
     /// Certificate authorities that sign evaluators' certificates, PEM.
     pub ca_bundle: Vec<u8>,
-    /// Namespaces that policies never apply to, besides those that are always excluded.
+    /// Namespaces that policies never apply to, in addition to those that are always excluded.
     pub excluded_namespaces: Vec<String>,
-    /// The control plane's own users: `system:serviceaccount:<namespace>:<name>`.
+    /// The control plane's own user names: `system:serviceaccount:<namespace>:<name>`.
     pub service_accounts: Vec<String>,
 }
 
-/// What makes the configuration of one policy.
+/// The inputs of a policy's configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
-    /// The spec of the revision that is to be active.
+    /// The spec of the revision that the webhook will name.
     pub policy: &'a Parsed,
     /// That revision.
     pub revision: &'a RevisionId,
@@ -83,25 +83,25 @@ pub struct Input<'a> {
     pub uid: &'a str,
     /// Where its evaluators are.
     pub endpoint: &'a WebhookEndpoint,
-    /// What the webhooks of all policies have in common.
+    /// Settings that the webhooks of all policies share.
     pub defaults: &'a WebhookDefaults,
 }
 
-/// A configuration as it must be.
+/// The desired configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Desired {
-    /// Of a policy that only judges.
+    /// Of a policy that only validates.
     Validating(Box<ValidatingWebhookConfiguration>),
-    /// Of a policy that may change objects.
+    /// Of a policy that may mutate objects.
     Mutating(Box<MutatingWebhookConfiguration>),
 }
 
-/// One write on the way to the right configuration.
+/// One write on the way to the desired configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Make it.
+    /// Create it.
     Create(Kind),
-    /// Make it say what it must, if it does not.
+    /// Replace its content if it differs from the desired one.
     Update(Kind),
     /// Remove it.
     Delete(Kind),
@@ -138,8 +138,8 @@ impl WebhookEndpoint {
     }
 }
 
-/// Builds the configuration of a policy. Whatever the user wrote is in it unchanged; what
-/// keeps a cluster from locking itself out is added.
+/// Builds the configuration of a policy. It contains the user's fields unchanged, and the
+/// exemptions that keep a cluster from locking itself out.
 pub fn desired(input: &Input<'_>) -> Desired {
     let metadata = metadata(input);
     let webhook = webhook(input);
@@ -163,9 +163,9 @@ pub fn kind(policy: &Parsed) -> Kind {
     }
 }
 
-/// What to do, in order, when the kinds in `present` exist and `desired` must alone. The new
-/// one protects before the old one goes: between the two a request is judged twice, which is
-/// better than not at all.
+/// The writes, in order, after which only the kind `desired` exists; the kinds in `present`
+/// exist now. The new configuration is created before the old one is deleted: in between, a
+/// request is evaluated twice, which is better than not at all.
 pub fn steps(present: &[Kind], desired: Kind) -> Vec<Step> {
     let first = match present.contains(&desired) {
         true => Step::Update(desired),
@@ -185,7 +185,7 @@ pub fn path(revision: &RevisionId) -> String {
     format!("{PREFIX}{revision}")
 }
 
-/// What stands before a revision's name in a path.
+/// The part of a path before the revision's name.
 const PREFIX: &str = "/validate/";
 
 fn metadata(input: &Input<'_>) -> ObjectMeta {
@@ -215,8 +215,8 @@ fn metadata(input: &Input<'_>) -> ObjectMeta {
     }
 }
 
-/// The one webhook of the configuration. Every field is given, also where it is the API
-/// server's default, so that nothing depends on which one that is.
+/// The only webhook of the configuration. It sets every field, so that nothing depends on the
+/// defaults of an API server's version.
 fn webhook(input: &Input<'_>) -> MutatingWebhook {
     let Input {
         policy, defaults, ..
@@ -243,7 +243,7 @@ fn webhook(input: &Input<'_>) -> MutatingWebhook {
 fn rules(policy: &Parsed) -> Vec<RuleWithOperations> {
     let mut rules = policy.rules.clone();
     if policy.key.namespace().is_some() {
-        // A selector of namespaces skips nothing that has no namespace.
+        // A namespace selector never excludes cluster-scoped objects, so the scope must.
         rules
             .iter_mut()
             .for_each(|rule| rule.scope = Scope::Namespaced);
@@ -267,7 +267,7 @@ fn validating(webhook: MutatingWebhook) -> ValidatingWebhook {
     }
 }
 
-/// The same value in the API server's type: ours have its names for everything.
+/// Converts a value to the API server's type, which has the same field names.
 fn same<T: DeserializeOwned>(value: &impl Serialize) -> T {
     serde_json::to_value(value)
         .and_then(serde_json::from_value)

@@ -1,4 +1,4 @@
-//! Decides what to read and write of the Lease, and who leads.
+//! Decides when to read and write the Lease, and which process leads.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ pub(super) struct Machine {
     identity: String,
     address: String,
     timing: Timing,
-    /// The term of a Lease that we make.
+    /// The first term of a Lease that this process creates.
     first_term: u64,
     seen: Option<Seen>,
-    /// Whether there ever was a Lease.
+    /// Whether a Lease was ever seen.
     met: bool,
     /// The highest term that was ever seen or tried.
     highest: u64,
-    /// The highest term that we tried to write ourselves.
+    /// The highest term that this process tried to write.
     tried: Option<u64>,
     held: Option<Held>,
     /// The highest term that evaluators have seen.
@@ -29,15 +29,15 @@ pub(super) struct Machine {
     /// When we last began a term because of that.
     raised: Option<Millis>,
     flight: Option<Flight>,
-    /// The last answer was to a write of ours: its version is the newest.
+    /// The last response was to a write of this process, so its version is the newest.
     sure: bool,
-    /// When to ask next.
+    /// When to send the next request.
     next: Millis,
     leaving: bool,
-    told: Role,
+    reported: Role,
 }
 
-/// What the API server showed.
+/// The content of the Lease, as the API server returned it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) version: String,
@@ -47,10 +47,10 @@ pub(super) struct Record {
     pub(super) lease: Duration,
 }
 
-/// What to write.
+/// A write to the Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Draft {
-    /// The version that it follows from; none where there is no Lease yet.
+    /// The version that it follows from; `None` if there is no Lease yet.
     pub(super) version: Option<String>,
     pub(super) holder: Option<String>,
     pub(super) address: String,
@@ -64,9 +64,9 @@ pub(super) struct Draft {
 pub(super) enum Input {
     /// Time passed.
     Tick,
-    /// There is such a record, or none, or no answer.
+    /// A read ended: a record, no Lease, or no response.
     Read(Option<Option<Record>>),
-    /// It was written; none where it was not, or nobody knows.
+    /// A write ended; `None` if it failed or its outcome is unknown.
     Written(Option<Record>),
     /// Evaluators have seen this term. They refuse a lower one.
     Outranked(u64),
@@ -78,15 +78,15 @@ pub(super) enum Input {
 pub(super) enum Output {
     Read,
     Write(Draft),
-    /// It changed.
+    /// The role changed.
     Role(Role),
-    /// Nothing more will come.
+    /// The process has left the election.
     Left,
 }
 
 struct Seen {
     record: Option<Record>,
-    /// When it was seen first, by our clock.
+    /// When it was seen first, by this process's clock.
     since: Millis,
 }
 
@@ -105,7 +105,8 @@ enum Flight {
     },
 }
 
-/// A holder that claims more than this in the record does not keep everybody out for ever.
+/// The longest lease duration in a record that is respected: a holder must not lock the others
+/// out for ever.
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// Evaluators that have seen different terms cause several new ones. One that lies about it must
@@ -132,16 +133,16 @@ impl Machine {
             sure: false,
             next: Millis::default(),
             leaving: false,
-            told: Role::Follower { leader: None },
+            reported: Role::Follower { leader: None },
         }
     }
 
-    /// The term in which we lead and when that ends, unless it is renewed.
+    /// The term in which this process leads, and when that ends unless it is renewed.
     pub(super) fn held(&self) -> Option<(u64, Millis)> {
         self.held.as_ref().map(|held| (held.term, held.until))
     }
 
-    /// When to step at the latest; none while there is only an answer to wait for.
+    /// When to step at the latest; `None` while only a response can change something.
     pub(super) fn deadline(&self) -> Option<Millis> {
         let ends = self.held.as_ref().map(|held| held.until);
         let asks = self.flight.is_none().then_some(self.next);
@@ -179,8 +180,8 @@ impl Machine {
         if let Some(Output::Write(draft)) = &asks {
             self.send(now, draft);
         }
-        // Who no longer leads hears it before anything else is done.
-        self.tell(now, out);
+        // The loss of leadership is reported before anything else is done.
+        self.report_role(now, out);
         out.extend(asks);
         if left {
             out.push(Output::Left);
@@ -207,7 +208,7 @@ impl Machine {
         Some(Output::Read)
     }
 
-    /// Renews or releases what we hold, by the version that our last write made.
+    /// Renews or releases the held Lease, with the version that the last write made.
     fn follow_up(&mut self, now: Millis) -> Option<Draft> {
         let held = self.held.as_ref()?.term;
         let version = self.seen.as_ref()?.record.as_ref()?.version.clone();
@@ -226,7 +227,7 @@ impl Machine {
         self.draft(version, self.outranked.max(self.highest) + 1, true)
     }
 
-    /// Looks at the record; perhaps something is to be written at once.
+    /// Takes in a record, and returns what to write at once, if anything.
     fn read(&mut self, now: Millis, record: Option<Record>) -> Option<Draft> {
         let first = self.seen.is_none();
         self.observe(now, record);
@@ -234,7 +235,7 @@ impl Machine {
         let record = self.seen.as_ref().and_then(|seen| seen.record.clone());
         let version = record.as_ref().map(|record| record.version.clone());
         if let Some(held) = self.held.as_ref().map(|held| held.term) {
-            // In another term it is another's, whatever name is on it.
+            // In another term another process holds it, even under the same name.
             let same = |record: &Record| {
                 record.transitions == held && record.holder.as_ref() == Some(&self.identity)
             };
@@ -258,13 +259,13 @@ impl Machine {
         let unchanged = self.seen.as_ref().map(|seen| now.since(seen.since));
         let unchanged = unchanged.unwrap_or_default();
         match record {
-            // One that was deleted may still have a leader, who will make it again.
+            // A deleted Lease may still have a leader, which will create it again.
             None => !self.met || unchanged >= self.timing.lease,
             Some(record) => match &record.holder {
                 None => true,
                 Some(holder) if *holder == self.identity => {
-                    // Ours from before a restart, or from a write whose answer was lost. A
-                    // higher term than we ever tried is another process under our name.
+                    // Held since before a restart, or by a write whose response was lost. A
+                    // higher term than this process ever tried is another process of its name.
                     let ours = first || self.tried >= Some(record.transitions);
                     ours || unchanged >= self.patience(record)
                 }
@@ -273,7 +274,8 @@ impl Machine {
         }
     }
 
-    /// How long a record must be unchanged: whatever is longer, the holder's word or ours.
+    /// How long a record must be unchanged: the longer of the record's duration and this
+    /// process's own.
     fn patience(&self, record: &Record) -> Duration {
         record.lease.min(LONGEST).max(self.timing.lease)
     }
@@ -289,9 +291,9 @@ impl Machine {
             return;
         };
         self.observe(now, Some(record));
-        // From when it was sent: others have seen it later than that.
+        // Counted from the sending: other processes saw the write later than that.
         let until = sent + self.timing.renew;
-        // A renewal does not bring back what ended meanwhile: that is a new term.
+        // A renewal does not restore a term that ended meanwhile: the next one is a new term.
         if until <= now || (!acquires && self.held.is_none()) {
             self.sure = false;
             self.next = now;
@@ -302,7 +304,7 @@ impl Machine {
         self.next = (sent + self.timing.retry).max(now);
     }
 
-    /// Nothing is known but what was known before; says whether that is the end.
+    /// A request failed, and nothing new is known. True if the process is leaving.
     fn failed(&mut self, now: Millis) -> bool {
         self.sure = false;
         self.next = now + self.timing.retry;
@@ -347,7 +349,7 @@ impl Machine {
         });
     }
 
-    fn tell(&mut self, now: Millis, out: &mut Vec<Output>) {
+    fn report_role(&mut self, now: Millis, out: &mut Vec<Output>) {
         let role = match &self.held {
             Some(held) => Role::Leader {
                 transitions: held.term,
@@ -356,13 +358,13 @@ impl Machine {
                 leader: self.leader(now),
             },
         };
-        if role != self.told {
-            self.told = role.clone();
+        if role != self.reported {
+            self.reported = role.clone();
             out.push(Output::Role(role));
         }
     }
 
-    /// Who leads, if not we: nobody who let the record lie for too long.
+    /// The other process that leads; none if its record has not changed for too long.
     fn leader(&self, now: Millis) -> Option<Leader> {
         let seen = self.seen.as_ref()?;
         let record = seen.record.as_ref()?;

@@ -1,4 +1,4 @@
-//! The `Lease` object and what the election reads and writes of it.
+//! Conversion between the `Lease` object and the election's records.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::names;
 
-/// What is in the object.
+/// The record in the object.
 pub(super) fn record(lease: &Lease) -> Result<Record, Error> {
     let spec = lease.spec.clone().unwrap_or_default();
     let version = lease.metadata.resource_version.clone();
@@ -34,15 +34,15 @@ pub(super) fn record(lease: &Lease) -> Result<Record, Error> {
     })
 }
 
-/// The object to write: `last` where the draft follows from it, so that what others put
-/// there stays.
+/// The object to write. It starts from `last` if the draft follows from that version, so that
+/// fields of others are kept.
 pub(super) fn lease(last: Option<&Lease>, draft: &Draft, now: Timestamp) -> Lease {
     let same =
         |last: &&Lease| draft.version.is_some() && last.metadata.resource_version == draft.version;
     let mut lease = last.filter(same).cloned().unwrap_or_default();
     lease.metadata.name = Some(names::LEASE.to_owned());
     lease.metadata.resource_version = draft.version.clone();
-    // Its entries are ours to write by an update, not to send back.
+    // The API server computes the managed fields; an update must not send them back.
     lease.metadata.managed_fields = None;
     let labels = lease.metadata.labels.get_or_insert_default();
     labels.insert(
@@ -68,7 +68,7 @@ pub(super) fn lease(last: Option<&Lease>, draft: &Draft, now: Timestamp) -> Leas
     lease
 }
 
-/// The API server wants at least one.
+/// Whole seconds, rounded up; the API server requires at least one.
 fn seconds(of: Duration) -> i32 {
     let whole = of.as_secs() + u64::from(of.subsec_nanos() > 0);
     i32::try_from(whole).unwrap_or(i32::MAX).max(1)
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_record_is_read_back() {
         let mut lease = lease(None, &mk_draft(None, Some("a")), Timestamp::UNIX_EPOCH);
         assert!(matches!(record(&lease), Err(Error::Versionless)));
         lease.metadata.resource_version = Some("1".to_owned());
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(spec.holder_identity, None);
         assert_eq!(spec.acquire_time, first.spec.as_ref().unwrap().acquire_time);
         assert_ne!(spec.renew_time, first.spec.as_ref().unwrap().renew_time);
-        // Of another version nothing is kept: it would be written under a wrong one.
+        // Nothing of another version is kept: it would be written with a wrong version.
         let other = lease(Some(&first), &mk_draft(Some("2"), None), Timestamp::now());
         assert!(!other.metadata.annotations.unwrap().contains_key("theirs"));
     }

@@ -1,4 +1,4 @@
-//! Whether an existing configuration says what it must, and what to write where it does not.
+//! Compares an existing configuration with the desired one, and merges the two for an update.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,22 @@ use serde_json::Value;
 
 use super::Desired;
 
-/// Whether `actual` lacks anything of `desired`, or has webhooks that it must not have.
-/// Labels, annotations and owners of others are theirs; what an API server fills in is no
-/// difference.
+/// Whether `actual` lacks a part of `desired` or has other webhooks. Labels, annotations and
+/// owners that others added, and defaults that the API server filled in, are no difference.
 pub fn differs(actual: &DynamicObject, desired: &Desired) -> bool {
     metadata_differs(&actual.metadata, desired.metadata())
         || webhooks_of(actual).as_ref() != Some(&desired_webhooks(desired))
 }
 
-/// `desired` as an update of `actual`: conditional on its resourceVersion, and with what
-/// others put into its metadata.
+/// `desired` as an update of `actual`: conditional on the resourceVersion of `actual`, and with
+/// the metadata that others added to it.
 pub fn merged(actual: &ObjectMeta, desired: &Desired) -> Desired {
     let mut merged = desired.clone();
     let metadata = merged.metadata_mut();
     let ours = std::mem::replace(
         metadata,
         ObjectMeta {
-            // Who manages which field is the API server's to say.
+            // The API server computes the managed fields.
             managed_fields: None,
             ..actual.clone()
         },
@@ -36,7 +35,7 @@ pub fn merged(actual: &ObjectMeta, desired: &Desired) -> Desired {
     extend(&mut metadata.annotations, ours.annotations);
     let ours = ours.owner_references.unwrap_or_default();
     let owners = metadata.owner_references.get_or_insert_default();
-    // An older life of the same owner would be taken for one that is gone.
+    // The garbage collector would take an earlier object of that name for a deleted owner.
     owners.retain(|theirs| !ours.iter().any(|ours| is_same_name(ours, theirs)));
     owners.extend(ours);
     merged
@@ -82,7 +81,7 @@ fn extend(actual: &mut Map, ours: Map) {
     actual.extend(ours.unwrap_or_default());
 }
 
-/// None where they are not even webhooks.
+/// `None` if the value cannot be parsed as webhooks.
 fn webhooks_of(actual: &DynamicObject) -> Option<Vec<MutatingWebhook>> {
     let webhooks = actual.data.get("webhooks").unwrap_or(&Value::Null);
     let webhooks: Option<Vec<MutatingWebhook>> = serde_json::from_value(webhooks.clone()).ok()?;
@@ -95,7 +94,7 @@ fn webhooks_of(actual: &DynamicObject) -> Option<Vec<MutatingWebhook>> {
     )
 }
 
-/// The type of a mutating webhook has all fields of a validating one.
+/// Both kinds as mutating webhooks, whose type has all fields of a validating webhook.
 fn desired_webhooks(desired: &Desired) -> Vec<MutatingWebhook> {
     let webhooks = match desired {
         Desired::Validating(object) => super::same(&object.webhooks),
@@ -105,7 +104,7 @@ fn desired_webhooks(desired: &Desired) -> Vec<MutatingWebhook> {
     webhooks.into_iter().map(filled).collect()
 }
 
-/// With everything that an API server fills in, and one form for what is empty.
+/// Sets the API server's defaults, and normalizes empty lists and maps.
 fn filled(mut webhook: MutatingWebhook) -> MutatingWebhook {
     default(&mut webhook.failure_policy, "Fail");
     default(&mut webhook.match_policy, "Equivalent");

@@ -1,7 +1,7 @@
-//! What no policy ever sees, so that no policy locks a cluster out of itself.
+//! Requests that no policy sees, so that no policy locks a cluster out of itself.
 //!
-//! A selector of namespaces skips our own and the system's, but never an object outside of
-//! namespaces: those are skipped by a condition.
+//! A namespace selector exempts the namespaces of Assent and of the system. It does not apply to
+//! cluster-scoped objects, so a match condition exempts those.
 
 use std::collections::BTreeSet;
 
@@ -19,12 +19,12 @@ use super::{WebhookDefaults, same};
 /// The label that every namespace has.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// Where a cluster's own parts and its nodes' heartbeats live.
+/// The namespaces of the cluster's own components and of the nodes' heartbeats.
 const SYSTEM_NAMESPACES: &[&str] = &["kube-system", "kube-node-lease"];
 
-/// Resources that a cluster and its control planes need to come back, by group; no resources
-/// are all of the group. Before Kubernetes 1.37 webhooks see reviews of tokens too: one that
-/// fails would keep evaluators from ever authenticating, and so from ever answering.
+/// Resources that a cluster and its control planes need in order to recover, by group; an empty
+/// list means the whole group. Before Kubernetes 1.37 webhooks also see TokenReviews: a webhook
+/// that fails for them would keep evaluators from authenticating, and so from ever answering.
 const RESOURCES: &[(&str, &[&str])] = &[
     (GROUP, &[]),
     ("", &["events", "nodes"]),
@@ -43,13 +43,13 @@ const RESOURCES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Name of our condition.
+/// The name of the match condition that exempts requests.
 const CONDITION: &str = "policies.assent.dev/exempt";
 
-/// Conditions that an API server takes.
+/// The most conditions that an API server accepts in one webhook.
 const MAX_CONDITIONS: usize = 64;
 
-/// The user's selector of namespaces, and ours.
+/// The user's namespace selector, and the requirements that exempt namespaces.
 pub(super) fn namespaces(policy: &Parsed, defaults: &WebhookDefaults) -> WebhookSelector {
     let mut selector: LabelSelector = policy.namespace_selector.clone().unwrap_or_default();
     let mut require = |operator, values| {
@@ -73,8 +73,8 @@ pub(super) fn namespaces(policy: &Parsed, defaults: &WebhookDefaults) -> Webhook
     same(&selector)
 }
 
-/// Our condition, and the user's. An API server asks a webhook only where all hold, and one
-/// that is false decides even where another can't be evaluated.
+/// The exempting condition, and the user's conditions. An API server calls a webhook only if all
+/// of them hold; one that is false decides even if another one cannot be evaluated.
 pub(super) fn conditions(policy: &Parsed, defaults: &WebhookDefaults) -> Vec<WebhookCondition> {
     let mut theirs = policy.match_conditions.clone();
     while theirs.len() >= MAX_CONDITIONS {
@@ -88,12 +88,12 @@ pub(super) fn conditions(policy: &Parsed, defaults: &WebhookDefaults) -> Vec<Web
     same(&theirs)
 }
 
-/// Makes one of the last two, to leave room for ours. Ours is never part of it: a user's text
-/// with a parenthesis too many would undo it.
+/// Joins the last two conditions into one, which leaves room for the exempting condition. That
+/// one is never joined: an extra parenthesis in a user's expression would disable it.
 fn fold_last(conditions: &mut Vec<MatchCondition>) {
     let Some(last) = conditions.pop() else { return };
     if let Some(before) = conditions.last_mut() {
-        // On lines of their own: an expression may end in a comment.
+        // Each expression is on its own line: it may end in a comment.
         before.expression = format!("(\n{}\n) && (\n{}\n)", before.expression, last.expression);
     }
 }
@@ -131,7 +131,7 @@ fn list<'a>(items: impl Iterator<Item = &'a str>) -> String {
     format!("[{}]", items.join(", "))
 }
 
-/// A string of CEL; JSON's escapes are among its own.
+/// A CEL string literal; CEL supports all of JSON's escapes.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

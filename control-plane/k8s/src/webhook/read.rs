@@ -1,4 +1,4 @@
-//! What an existing webhook configuration says.
+//! Reads existing webhook configurations.
 
 use assent_core::{PolicyKey, RevisionId};
 use kube::core::DynamicObject;
@@ -7,20 +7,20 @@ use serde_json::Value;
 use super::PREFIX;
 use crate::names;
 
-/// What a configuration names.
+/// The policy and revision that a configuration names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// The policy that it is for.
+    /// The policy.
     pub policy: PolicyKey,
-    /// The uid of that policy; none where somebody removed it.
+    /// The uid of that policy; `None` if somebody removed it.
     pub uid: Option<String>,
-    /// The revision that it points at; none where somebody pointed it elsewhere.
+    /// The revision that it points at; `None` if somebody pointed it elsewhere.
     pub revision: Option<RevisionId>,
 }
 
-/// Reads a configuration of either kind; none where it is not one of ours. The object's name
-/// decides what it is for, because it is the only thing that nobody can edit: the rest may be
-/// missing or wrong, and is repaired by a write.
+/// Reads a configuration of either kind; `None` if it does not belong to a policy. The object's
+/// name decides which policy that is, because nobody can edit it: everything else may be missing
+/// or wrong, and the next write repairs it.
 pub fn read(object: &DynamicObject) -> Option<Named> {
     let name = object.metadata.name.as_deref()?;
     let annotation = |key: &str| object.metadata.annotations.as_ref()?.get(key);
@@ -57,9 +57,9 @@ fn paths(object: &DynamicObject) -> Vec<(PolicyKey, RevisionId)> {
         .collect()
 }
 
-/// The revision at the end of a path or URL. What stands before may contain the prefix too.
+/// The revision at the end of a path or URL. The part before it may contain the prefix, too.
 fn revision(path: &str) -> Option<(PolicyKey, RevisionId)> {
-    // By slashes: two of the prefix may share one.
+    // Every slash is tried: two occurrences of the prefix may share one.
     path.match_indices('/').find_map(|(at, _)| {
         let revision = path.get(at..)?.strip_prefix(PREFIX)?;
         let (policy, short) = revision.rsplit_once('/')?;
@@ -70,7 +70,7 @@ fn revision(path: &str) -> Option<(PolicyKey, RevisionId)> {
     })
 }
 
-/// The policy that a name was made of, unless the name had to be cut.
+/// The policy that a name was made from, unless the name had to be shortened.
 fn from_name(name: &str) -> Option<PolicyKey> {
     let dotted = name.strip_prefix("assent.")?;
     let key = match dotted.strip_prefix("namespaced.") {

@@ -1,4 +1,4 @@
-//! Tests of what is written, read and compared; all synchronous.
+//! Tests of the desired configuration, the reader and the comparison; all synchronous.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use super::*;
 
 const UID: &str = "5f2a9c1e-0000-4000-8000-000000000000";
 
-/// A cluster policy with these fields beside those that it must have.
+/// A cluster policy with the required fields and these.
 #[track_caller]
 fn mk_policy(more: Value) -> Parsed {
     mk(&PolicyKey::cluster("x"), more)
@@ -77,12 +77,12 @@ fn json_of(desired: &Desired) -> Value {
     .unwrap()
 }
 
-/// As an API server gives it back, before it fills anything in.
+/// As the API server returns it, without defaults.
 fn stored(desired: &Desired) -> DynamicObject {
     serde_json::from_value(json_of(desired)).unwrap()
 }
 
-/// The one webhook of a policy's configuration.
+/// The only webhook of a policy's configuration.
 fn webhook_of(policy: &Parsed) -> Value {
     json_of(&build(policy))["webhooks"][0].take()
 }
@@ -93,7 +93,7 @@ fn check(desired: &Desired, expect: &Expect) {
     expect.assert_eq(&text);
 }
 
-/// Every field that says which requests are seen, and how.
+/// Every field that determines which requests are seen, and how.
 fn everything() -> Value {
     json!({
         "rules": [
@@ -125,7 +125,7 @@ fn everything() -> Value {
 }
 
 #[test]
-fn a_plain_cluster_policy() {
+fn plain_cluster_policy_makes_a_validating_configuration() {
     check(
         &build(&mk_policy(json!({}))),
         &expect![[r#"
@@ -215,7 +215,7 @@ fn a_plain_cluster_policy() {
 }
 
 #[test]
-fn every_field_of_a_mutating_policy() {
+fn every_field_of_a_mutating_policy_is_written() {
     check(
         &build(&mk_policy(everything())),
         &expect![[r#"
@@ -350,7 +350,7 @@ fn every_field_of_a_mutating_policy() {
 }
 
 #[test]
-fn a_namespaced_policy_by_url() {
+fn namespaced_policy_is_reached_by_url() {
     let policy = mk(&PolicyKey::namespaced("team", "x"), json!({}));
     let endpoint = WebhookEndpoint::Url("https://127.0.0.1:8443/base/".into());
     check(
@@ -444,11 +444,11 @@ fn a_namespaced_policy_by_url() {
 }
 
 #[test]
-fn what_the_user_wrote_passes_unchanged() {
+fn user_fields_are_written_unchanged() {
     let webhook = webhook_of(&mk_policy(everything()));
     for (field, written) in everything().as_object().unwrap() {
         match field.as_str() {
-            // These have something of ours too, and are looked at elsewhere.
+            // These contain exemptions as well; other tests check them.
             "mutating" | "matchConditions" | "namespaceSelector" => {}
             field => assert_eq!(webhook[field], *written, "{field}"),
         }
@@ -456,7 +456,7 @@ fn what_the_user_wrote_passes_unchanged() {
 }
 
 #[test]
-fn a_move_between_kinds_never_leaves_a_gap() {
+fn move_between_kinds_never_leaves_a_gap() {
     use Kind::{Mutating, Validating};
     use Step::{Create, Delete, Update};
     assert_eq!(steps(&[], Validating), [Create(Validating)]);
@@ -472,7 +472,7 @@ fn a_move_between_kinds_never_leaves_a_gap() {
 }
 
 #[test]
-fn the_revision_is_read_back() {
+fn written_revision_is_read_back() {
     let keys = [
         PolicyKey::cluster("x"),
         PolicyKey::cluster("validate"),
@@ -509,7 +509,7 @@ fn reading_survives_foreign_edits() {
     let named = read(&bare).unwrap();
     assert_eq!((named.policy, named.revision), (key.clone(), None));
 
-    // Somebody else's revision is not this policy's.
+    // A revision of another policy does not count.
     let mut pointed = object.clone();
     let path = "/validate/cluster/y/3-aaaaaaaa";
     pointed.data["webhooks"][0]["clientConfig"]["service"]["path"] = json!(path);
@@ -523,7 +523,7 @@ fn reading_survives_foreign_edits() {
 }
 
 #[test]
-fn what_is_not_ours_is_not_read() {
+fn foreign_configurations_are_not_read() {
     let named = |name: &str| {
         let mut object = stored(&build(&mk_policy(json!({}))));
         object.metadata.name = Some(name.to_owned());

@@ -1,4 +1,4 @@
-//! Writes webhook configurations. Decides nothing.
+//! Writes webhook configurations. It makes no decisions.
 
 use std::fmt::Debug;
 
@@ -24,22 +24,22 @@ pub struct Writer {
     client: Client,
 }
 
-/// Why a write did not happen.
+/// Why a write failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It changed since it was read: what was decided is thrown away and decided again.
+    /// It changed since it was read, so the decision must be made again.
     #[error("failed to write the webhook configuration: it changed meanwhile")]
     Conflict,
-    /// It is there already.
+    /// It exists already.
     #[error("failed to create the webhook configuration: it exists already")]
     Exists,
-    /// It is not there.
+    /// It does not exist.
     #[error("failed to write the webhook configuration: it is gone")]
     Gone,
-    /// The API server refuses it, in its own words; the same will be refused again.
-    #[error("the API server refuses the webhook configuration: {0}")]
+    /// The API server rejects it, with its message; a retry would be rejected again.
+    #[error("the API server rejects the webhook configuration: {0}")]
     Invalid(String),
-    /// Anything else; trying again may help.
+    /// Anything else; a retry may help.
     #[error("failed to write the webhook configuration: {0}")]
     Other(Box<kube::Error>),
 }
@@ -47,12 +47,12 @@ pub enum Error {
 // === impl Writer ===
 
 impl Writer {
-    /// A writer by this client.
+    /// A writer that uses this client.
     pub fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// Makes it, where there is none.
+    /// Creates it; fails if it exists.
     pub async fn create(&self, desired: &Desired) -> Result<ObjectMeta, Error> {
         match desired {
             Desired::Validating(object) => self.post(object.as_ref()).await,
@@ -60,7 +60,7 @@ impl Writer {
         }
     }
 
-    /// Asks whether it would be taken, where there is none of that name.
+    /// Whether the API server would accept it, if there is none of that name.
     pub async fn dry_run(&self, desired: &Desired) -> Result<(), Error> {
         let params = PostParams {
             dry_run: true,
@@ -75,14 +75,14 @@ impl Writer {
         taken.map_err(Error::from)
     }
 
-    /// Replaces the one with the metadata `actual`, if it is still as it was read there.
+    /// Replaces the object with the metadata `actual`, if it has not changed since it was read.
     pub async fn update(
         &self,
         actual: &ObjectMeta,
         desired: &Desired,
     ) -> Result<ObjectMeta, Error> {
         if actual.resource_version.is_none() {
-            // Without one an API server overwrites whatever there is.
+            // Without a resourceVersion the API server overwrites any state.
             return Err(Error::Conflict);
         }
         match merged(actual, desired) {
@@ -91,7 +91,7 @@ impl Writer {
         }
     }
 
-    /// Removes the one with this uid.
+    /// Deletes the object with this uid.
     pub async fn delete(&self, kind: Kind, name: &str, uid: &str) -> Result<(), Error> {
         let params = DeleteParams::default().preconditions(Preconditions {
             uid: Some(uid.to_owned()),
@@ -163,7 +163,7 @@ impl Error {
             404 => Self::Gone,
             409 if status.is_already_exists() => Self::Exists,
             409 => Self::Conflict,
-            // Too large, malformed or against the rules: none of it mends itself.
+            // Too large, malformed or invalid: a retry does not help.
             400 | 413 | 422 => Self::Invalid(status.message),
             _ => Self::Other(Box::new(kube::Error::Api(status))),
         }

@@ -30,7 +30,7 @@ fn show(output: &Output) -> String {
     }
 }
 
-/// A process named `a` under the usual times: 15 s, 10 s, 2 s.
+/// A process named `a` with the default durations: 15 s, 10 s, 2 s.
 struct Script(Machine);
 
 impl Script {
@@ -49,7 +49,7 @@ impl Script {
         self
     }
 
-    /// A new process that took a Lease that nobody held, at second 0.
+    /// A new process that acquired a free Lease at second 0.
     fn leading() -> Self {
         let mut script = Self::new();
         script
@@ -161,14 +161,14 @@ fn second_process_of_the_same_name_is_not_fought() {
 fn leadership_ends_ten_seconds_after_the_last_renewal() {
     Script::leading()
         .at(2.0, Input::Tick, &["renew 8 after 2"])
-        // It was sent at 2, whenever the answer came.
+        // It was sent at 2, whenever the response came.
         .at(5.0, wrote("3", "a", 8), &["renew 8 after 3"])
         .at(10.0, UNWRITTEN, &[])
         .at(11.9, Input::Tick, &[])
         .at(12.0, Input::Tick, &["follower", "read"])
         .at(12.1, UNREAD, &[])
         .at(14.1, Input::Tick, &["read"])
-        // Nobody else took it: ours again, in a new term.
+        // No other process took it: acquired again, in a new term.
         .at(14.1, read("3", "a", 8), &["take 9 after 3"])
         .at(14.2, wrote("4", "a", 9), &["leader 9"]);
 }
@@ -180,10 +180,10 @@ fn late_answer_does_not_restore_leadership() {
         .at(3.0, wrote("3", "a", 8), &[])
         .at(9.0, Input::Tick, &["renew 8 after 3"])
         .at(12.0, Input::Tick, &["follower"])
-        // The renewal was good until 19, but we said that we do not lead: a new term.
+        // The renewal was good until 19, but the role was reported as lost: a new term.
         .at(12.5, wrote("4", "a", 8), &["read"])
         .at(12.6, read("4", "a", 8), &["take 9 after 4"])
-        // And one that took longer than a term is good for.
+        // And one that took longer than a term lasts.
         .at(22.7, wrote("5", "a", 9), &["read"])
         .at(22.8, read("5", "a", 9), &["take 10 after 5"]);
 }
@@ -238,7 +238,7 @@ fn leader_recreates_a_deleted_lease() {
         .at(4.0, GONE, &["create 8"])
         .at(4.1, wrote("9", "a", 8), &[])
         .at(6.0, Input::Tick, &["renew 8 after 9"]);
-    // Others wait, and then begin no lower than before.
+    // Others wait, and then continue with a higher term.
     Script::new()
         .at(0.0, Input::Tick, &["read"])
         .at(0.0, read("1", "b", 2_000), &["follower of b at at-b"])
@@ -263,7 +263,7 @@ fn leader_steps_down_before_it_releases_the_lease() {
 
 #[test]
 fn resigning_leader_waits_for_its_pending_write() {
-    // The term that just began is given up without ever having been told.
+    // The term that just began is released without having been reported.
     Script::new()
         .at(0.0, Input::Tick, &["read"])
         .at(0.0, read("1", "", 7), &["take 8 after 1"])
@@ -274,7 +274,7 @@ fn resigning_leader_waits_for_its_pending_write() {
         .at(2.0, Input::Tick, &["renew 8 after 2"])
         .at(2.1, Input::Leave, &[])
         .at(2.2, UNWRITTEN, &["left"]);
-    // Where the version is not sure it is read first.
+    // If the version is not certain, the Lease is read first.
     Script::leading()
         .at(2.0, Input::Tick, &["renew 8 after 2"])
         .at(2.1, UNWRITTEN, &[])

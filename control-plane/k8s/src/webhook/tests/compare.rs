@@ -1,10 +1,10 @@
-//! Equal is what needs no write.
+//! Tests of the comparison: equal configurations need no write.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use super::*;
 
-/// As an API server stores it: with everything that it fills in.
+/// As the API server stores it, with its defaults.
 fn filled_in(desired: &Desired) -> DynamicObject {
     let mut object = stored(desired);
     object.metadata.uid = Some("a".into());
@@ -32,7 +32,7 @@ fn filled_in(desired: &Desired) -> DynamicObject {
     object
 }
 
-/// What an older writer may have left to the API server.
+/// The same without fields that an older writer left to the API server's defaults.
 fn sparse(mut desired: Desired) -> Desired {
     if let Desired::Validating(object) = &mut desired {
         let webhook = &mut object.webhooks.as_mut().unwrap()[0];
@@ -47,7 +47,7 @@ fn sparse(mut desired: Desired) -> Desired {
 }
 
 #[test]
-fn what_was_written_is_what_is_wanted() {
+fn written_configuration_equals_the_desired_one() {
     for more in [json!({}), json!({"mutating": true}), everything()] {
         let desired = build(&mk_policy(more));
         assert!(!differs(&stored(&desired), &desired));
@@ -63,7 +63,7 @@ fn defaults_of_the_api_server_are_no_difference() {
 }
 
 #[test]
-fn what_others_put_beside_is_no_difference() {
+fn foreign_metadata_is_no_difference() {
     let desired = build(&mk_policy(json!({})));
     let mut object = filled_in(&desired);
     let theirs = || ("theirs".to_owned(), "1".to_owned());
@@ -82,7 +82,7 @@ fn what_others_put_beside_is_no_difference() {
     assert!(!differs(&object, &desired));
 }
 
-/// Every leaf of our webhook, changed or removed, is a difference.
+/// Every leaf of the webhook is changed and removed.
 #[test]
 fn each_edit_of_a_webhook_is_a_difference() {
     let desired = build(&mk_policy(everything()));
@@ -115,7 +115,7 @@ fn leaves(pointer: &str, value: &Value, out: &mut Vec<String>) {
 }
 
 #[test]
-fn each_edit_of_our_metadata_is_a_difference() {
+fn each_edit_of_required_metadata_is_a_difference() {
     type Edit = fn(&mut DynamicObject);
     let edits: [Edit; 6] = [
         |object| object.metadata.labels = None,
@@ -137,7 +137,7 @@ fn each_edit_of_our_metadata_is_a_difference() {
 }
 
 #[test]
-fn an_update_is_conditional_and_keeps_what_is_others() {
+fn update_is_conditional_and_keeps_foreign_metadata() {
     let desired = build(&mk_policy(json!({})));
     let mut actual = filled_in(&desired).metadata;
     let mut stale = actual.owner_references.clone().unwrap().remove(0);

@@ -1,10 +1,10 @@
-//! Nothing that a user writes lets a policy see what no policy may see.
+//! Tests of exemptions: nothing that a user writes lets a policy see an exempt request.
 
 use super::*;
 
 const NAME: &str = "kubernetes.io/metadata.name";
 
-/// Our condition of a policy.
+/// The exempting condition of a policy's webhook.
 fn ours(policy: &Parsed) -> String {
     let webhook = webhook_of(policy);
     let first = &webhook["matchConditions"][0];
@@ -13,7 +13,7 @@ fn ours(policy: &Parsed) -> String {
 }
 
 #[test]
-fn our_condition_names_everything_exempt() {
+fn condition_names_everything_exempt() {
     expect![[r#"
         !(request.resource.group == "policies.assent.dev"
         || request.resource.group == "" && request.resource.resource in ["events", "nodes"]
@@ -25,7 +25,7 @@ fn our_condition_names_everything_exempt() {
         || has(request.userInfo.username) && request.userInfo.username in ["system:serviceaccount:assent-system:assent"])"#]].assert_eq(&ours(&mk_policy(json!({}))));
 }
 
-/// Runs our condition as an API server does.
+/// Evaluates the exempting condition as an API server does.
 #[track_caller]
 fn seen(group: &str, resource: &str, user: &str) -> bool {
     let expression = ours(&mk_policy(json!({})));
@@ -68,7 +68,7 @@ fn everything_else_is_seen() {
         ("", "pods"),
         ("", "namespaces"),
         ("apps", "deployments"),
-        // Custom resources of the same names are ordinary ones.
+        // Custom resources of the same names are ordinary resources.
         ("example.com", "nodes"),
         ("example.com", "events"),
         ("example.com", "leases"),
@@ -78,7 +78,7 @@ fn everything_else_is_seen() {
 }
 
 #[test]
-fn our_own_requests_are_not_seen() {
+fn requests_of_the_control_plane_are_not_seen() {
     assert!(!seen(
         "",
         "pods",
@@ -92,7 +92,7 @@ fn our_own_requests_are_not_seen() {
 }
 
 #[test]
-fn without_service_accounts_the_condition_says_nothing_of_users() {
+fn condition_without_service_accounts_names_no_users() {
     let defaults = WebhookDefaults {
         service_accounts: Vec::new(),
         ..mk_defaults()
@@ -103,7 +103,7 @@ fn without_service_accounts_the_condition_says_nothing_of_users() {
 }
 
 #[test]
-fn selectors_of_namespaces_are_anded() {
+fn namespace_selectors_are_combined_with_and() {
     let webhook = webhook_of(&mk_policy(everything()));
     assert_eq!(
         webhook["namespaceSelector"],
@@ -121,13 +121,13 @@ fn selectors_of_namespaces_are_anded() {
 }
 
 #[test]
-fn a_namespaced_policy_stays_in_its_namespace() {
+fn namespaced_policy_stays_in_its_namespace() {
     let rules = json!([
         {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["*"]},
         {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["secrets"], "operations": ["*"]},
     ]);
     let mut policy = mk(&PolicyKey::namespaced("team", "x"), json!({"rules": rules}));
-    // Whatever the parser let through.
+    // Even if the parser accepted another scope.
     policy.rules[1].scope = Scope::All;
     let webhook = webhook_of(&policy);
     for rule in webhook["rules"].as_array().unwrap() {
@@ -145,7 +145,7 @@ fn conditions(count: usize) -> Vec<Value> {
 }
 
 #[test]
-fn users_conditions_stand_beside_ours() {
+fn user_conditions_follow_the_exempting_one() {
     let webhook = webhook_of(&mk_policy(json!({"matchConditions": conditions(63)})));
     let all = webhook["matchConditions"].as_array().unwrap();
     assert_eq!(all.len(), 64);
@@ -153,7 +153,7 @@ fn users_conditions_stand_beside_ours() {
 }
 
 #[test]
-fn as_many_conditions_as_may_be_leave_room_for_ours() {
+fn maximum_of_user_conditions_leaves_room_for_the_exempting_one() {
     let policy = mk_policy(json!({"matchConditions": conditions(64)}));
     let webhook = webhook_of(&policy);
     let all = webhook["matchConditions"].as_array().unwrap();
@@ -166,7 +166,7 @@ fn as_many_conditions_as_may_be_leave_room_for_ours() {
 }
 
 #[test]
-fn a_users_condition_may_have_the_name_of_ours() {
+fn user_condition_may_have_the_name_of_the_exempting_one() {
     let name = "policies.assent.dev/exempt";
     let theirs = json!([{"name": name, "expression": "true"}]);
     let webhook = webhook_of(&mk_policy(json!({"matchConditions": theirs})));

@@ -1,11 +1,11 @@
-//! Many processes, one API server, and everything that can go wrong between them, in true
-//! time that none of them knows.
+//! A simulation of many processes and one API server, with lost and delayed messages, pauses,
+//! restarts, and clocks that differ from the true time.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// Request and answer travel; either may be late or lost.
+/// Requests and responses take time; each may be late or lost.
 struct World {
     now: u64,
     random: u64,
@@ -14,9 +14,9 @@ struct World {
     lease: Option<Record>,
     version: u64,
     nodes: Vec<Node>,
-    /// Whether anything goes wrong.
+    /// Whether faults happen.
     faults: bool,
-    /// Terms in the order in which leaders began.
+    /// Terms in the order in which they began.
     terms: Vec<u64>,
     /// The highest term that evaluators have seen. They report it to whoever leads.
     evaluators: u64,
@@ -25,13 +25,13 @@ struct World {
 struct Node {
     name: String,
     machine: Machine,
-    /// Counts restarts and requests: an answer to an older one is for nobody.
+    /// Counts restarts and requests: a response to an older one is dropped.
     life: u64,
     request: u64,
-    /// Only the newest alarm rings.
+    /// Only the newest alarm is effective.
     alarm: u64,
     paused_until: u64,
-    /// Clocks differ in where they began and in how fast they run.
+    /// Clocks differ in their start and in their speed.
     offset: u64,
     speed: u64,
     leaving: bool,
@@ -75,7 +75,7 @@ impl World {
                 alarm: 0,
                 paused_until: 0,
                 offset: world.below(1_000_000),
-                // In thousandths: five percent slow or fast.
+                // In thousandths: up to five percent slow or fast.
                 speed: 950 + world.below(101),
                 leaving: false,
             };
@@ -104,7 +104,7 @@ impl World {
         Millis(node.offset + self.now * node.speed / 1_000)
     }
 
-    /// True time of a local one, rounded up.
+    /// The true time of a local time, rounded up.
     fn true_time(&self, node: usize, at: Millis) -> u64 {
         let node = &self.nodes[node];
         (at.0.saturating_sub(node.offset) * 1_000).div_ceil(node.speed)
@@ -143,7 +143,7 @@ impl World {
         self.now = until;
     }
 
-    /// Now and then a process is paused, dies and comes back, or leaves and comes back.
+    /// Now and then a process is paused, is killed and restarts, or leaves and restarts.
     fn mishap(&mut self) {
         if !self.faults || self.below(60) > 0 {
             return;
@@ -177,7 +177,7 @@ impl World {
     fn step(&mut self, node: usize, input: Input, at: u64) {
         let life = self.nodes[node].life;
         if self.nodes[node].paused_until > at {
-            // What came in while it was paused is seen when it resumes.
+            // Inputs that arrive during a pause are seen when it ends.
             let (resumes, request) = (self.nodes[node].paused_until, self.nodes[node].request);
             return match input {
                 Input::Tick => self.wake(node, resumes),
@@ -241,8 +241,8 @@ impl World {
         }
     }
 
-    /// How long a message travels; none where it is lost. A late one may arrive long after
-    /// its sender gave up.
+    /// How long a message takes; `None` if it is lost. A late one may arrive long after its
+    /// sender gave up.
     fn delay(&mut self) -> Option<u64> {
         if !self.faults {
             return Some(1 + self.below(20));
@@ -280,7 +280,7 @@ impl World {
         self.lease.clone()
     }
 
-    /// Who leads at this instant, by its own clock.
+    /// The processes that lead at this moment, each by its own clock.
     fn leaders(&self) -> Vec<&str> {
         let leads = |(number, node): &(usize, &Node)| {
             let held = node.machine.held();
@@ -292,7 +292,7 @@ impl World {
 
     fn check(&self) {
         let leaders = self.leaders();
-        assert!(leaders.len() <= 1, "at {} lead {leaders:?}", self.now);
+        assert!(leaders.len() <= 1, "leaders at {}: {leaders:?}", self.now);
         let rises = self.terms.is_sorted_by(|one, next| one < next);
         assert!(rises, "terms {:?}", self.terms);
     }
@@ -302,7 +302,7 @@ fn mk_machine(name: &str) -> Machine {
     Machine::new(name, "somewhere", Timing::default(), 1)
 }
 
-/// Runs ten minutes of faults and then one of peace.
+/// Runs ten minutes with faults, then one without.
 fn check(seed: u64, size: u64) -> usize {
     let mut world = World::new(seed, size);
     world.run(600_000);
@@ -314,7 +314,7 @@ fn check(seed: u64, size: u64) -> usize {
     assert_eq!(
         world.leaders().len(),
         1,
-        "seed {seed}: nobody leads in peace"
+        "seed {seed}: nobody leads after the faults"
     );
     world.terms.len()
 }
@@ -325,7 +325,7 @@ fn at_most_one_process_leads_and_terms_only_rise() {
     for seed in 0..400 {
         terms += check(seed, 2 + seed % 4);
     }
-    // The histories are worth something: leadership changed hands all the time.
+    // The histories are meaningful only if leadership changed often.
     assert!(terms > 4_000, "{terms}");
 }
 
