@@ -33,6 +33,10 @@ pub struct Rollout {
     retired: Vec<Retired>,
     /// What the webhook is being pointed at, until it is known how that went.
     flipping: Option<RevisionId>,
+    /// Revisions that the webhook may name although the write failed: the API server may have
+    /// performed it, and only the response was lost. They are served until a later write
+    /// succeeds, after which the webhook names another one.
+    unsure: Vec<RevisionId>,
     deletion: Option<Deletion>,
 }
 
@@ -119,6 +123,8 @@ pub enum Input {
     Flipped(RevisionId),
     /// The webhook could not be changed; it is tried again.
     FlipFailed,
+    /// The webhook may have been changed or not: there was no response. It is tried again.
+    FlipUnknown,
     /// The revision is stored as history.
     Retired(RevisionId),
     /// A request came in on a retired path.
@@ -223,6 +229,7 @@ impl Rollout {
             candidate: None,
             retired: Vec::new(),
             flipping: None,
+            unsure: Vec::new(),
             deletion: None,
         }
     }
@@ -275,6 +282,7 @@ impl Rollout {
             Input::Ready(policy) => self.ready(now, policy),
             Input::Flipped(revision) => self.flipped(now, &revision, out),
             Input::FlipFailed => self.flipping = None,
+            Input::FlipUnknown => self.unsure.extend(self.flipping.take()),
             Input::Retired(revision) => self.retired.retain(|r| r.policy.revision != revision),
             Input::Request(revision) => self.request(now, &revision),
             Input::Deleted => {
@@ -387,6 +395,14 @@ impl Rollout {
         self.candidate.as_ref()
     }
 
+    /// Revisions that no webhook is known to name: the candidate, and those that it superseded.
+    pub fn unrouted(&self) -> impl Iterator<Item = &RevisionId> {
+        let superseded = self.retired.iter().filter(|r| r.never_active);
+        let superseded = superseded.map(|r| &r.policy.revision);
+        let candidate = self.candidate.iter().map(|c| &c.policy.revision);
+        candidate.chain(superseded)
+    }
+
     /// Whether the candidate missed its progress deadline.
     pub fn is_stalled(&self) -> bool {
         self.candidate.as_ref().is_some_and(|c| c.stalled)
@@ -421,12 +437,12 @@ impl Rollout {
             None => return Some(state),
             Some(deletion) => deletion,
         };
-        let is_flipping = self.flipping.as_ref() == Some(&policy.revision);
+        let may_be_routed = self.may_be_routed(&policy.revision);
         match (deletion, state) {
             (Deletion::Gone, _) => None,
             // No webhook ever named it, so that no request can be on its way. The exception is
             // a flip whose outcome is not known: the webhook may name it already.
-            (_, RouteState::Candidate) if !is_flipping => None,
+            (_, RouteState::Candidate) if !may_be_routed => None,
             (Deletion::RemovingWebhook, state) => Some(state),
             (Deletion::Draining(_), _) => Some(RouteState::Retired),
         }
@@ -470,6 +486,12 @@ impl Rollout {
         let Some(policy) = self.take(revision) else {
             return;
         };
+        let unsure = std::mem::take(&mut self.unsure);
+        let left = self.retired.iter_mut();
+        for left in left.filter(|r| r.never_active && unsure.contains(&r.policy.revision)) {
+            // Requests may have been sent to it.
+            (left.never_active, left.since) = (false, now);
+        }
         if policy.generation == self.generation {
             out.push(Output::Enforced(now.since(self.observed_at)));
         }
@@ -489,10 +511,15 @@ impl Rollout {
         Some(self.retired.remove(at).policy)
     }
 
-    /// Whether it may be requested to leave: not twice, and not while the webhook may come to
-    /// name it.
+    /// Whether it may be requested to leave: not twice, and not while the webhook may name it
+    /// or come to name it.
     fn may_leave(&self, retired: &Retired) -> bool {
-        !retired.requested && self.flipping.as_ref() != Some(&retired.policy.revision)
+        !retired.requested && !self.may_be_routed(&retired.policy.revision)
+    }
+
+    /// Whether the webhook may name it without anybody knowing.
+    fn may_be_routed(&self, revision: &RevisionId) -> bool {
+        self.flipping.as_ref() == Some(revision) || self.unsure.contains(revision)
     }
 
     fn request(&mut self, now: Millis, revision: &RevisionId) {

@@ -50,7 +50,7 @@ impl<B: Backend> Controller<B> {
                 let action = Action::Flip(id, to.revision.clone(), Box::new(update));
                 self.actions.push(action);
             }
-            _ => self.give_up_flip(now, id),
+            _ => self.give_up_flip(now, id, Input::FlipFailed),
         }
     }
 
@@ -92,6 +92,11 @@ impl<B: Backend> Controller<B> {
         revision: &RevisionId,
         error: &FlipError,
     ) {
+        // Without a response nobody knows whether the route was written.
+        let input = match error {
+            FlipError::Other(_) => Input::FlipUnknown,
+            FlipError::Conflict(_) | FlipError::Invalid(_) => Input::FlipFailed,
+        };
         match error {
             // Decided again with what is there now.
             FlipError::Conflict(why) => info!(policy = %id.key, %revision, "not flipped: {why}"),
@@ -108,7 +113,7 @@ impl<B: Backend> Controller<B> {
                 }
             }
         }
-        self.give_up_flip(now, id);
+        self.give_up_flip(now, id, input);
     }
 
     pub(super) fn repaired(&mut self, now: Now, id: &PolicyId, changes: Vec<Change<B::Existing>>) {
@@ -131,7 +136,10 @@ impl<B: Backend> Controller<B> {
         };
         let id = rollout.id().clone();
         let active = rollout.active().map(|p| p.revision.clone());
-        let candidate = rollout.candidate().map(|c| c.policy.revision.clone());
+        let written = rollout
+            .unrouted()
+            .find(|revision| self.is_routed_to(&id, revision))
+            .cloned();
         if self.is_routing(&id) {
             return;
         }
@@ -140,10 +148,8 @@ impl<B: Backend> Controller<B> {
             return self.remove_routes_of_missing_server(key, &server);
         }
         // The route was written, but the response was lost.
-        if let Some(candidate) = candidate
-            && self.is_routed_to(&id, &candidate)
-        {
-            return self.flipped(now, id, candidate, Vec::new());
+        if let Some(written) = written {
+            return self.flipped(now, id, written, Vec::new());
         }
         let Some(active) = active else { return };
         let Some(update) = self.route_update(&id, &active) else {
@@ -247,10 +253,10 @@ impl<B: Backend> Controller<B> {
         })
     }
 
-    fn give_up_flip(&mut self, now: Now, id: PolicyId) {
+    fn give_up_flip(&mut self, now: Now, id: PolicyId, input: Input) {
         self.route_written(&id, Vec::new());
         let key = id.key.clone();
-        self.event(now, Event::Rollout(id, Input::FlipFailed));
+        self.event(now, Event::Rollout(id, input));
         self.check_route(now, &key);
     }
 

@@ -254,6 +254,29 @@ fn what_is_superseded_while_the_webhook_does_not_change_leaves() {
 }
 
 #[test]
+fn superseded_revision_that_the_webhook_may_name_is_served_until_the_next_flip() {
+    let mut script = Script::active();
+    script.observe(2).ready(2).complete(2, &["flip 1 to 2"]);
+    script.observe(3).ready(3).settle(&[]);
+    script.step(Input::FlipUnknown, &[]).settle(&[]);
+    script.holds(&[(1, Active), (3, Next), (2, Next)]);
+    script.complete(3, &["flip 1 to 3"]);
+    script.flipped(3, &["enforced after 0ns"]).settle(&[]);
+    // Requests may have been sent to it, so it drains like the one before it.
+    script.holds(&[(3, Active), (2, Old), (1, Old)]);
+    script.pass(60).settle(&["retire 2", "retire 1"]);
+}
+
+#[test]
+fn superseded_revision_that_the_webhook_names_becomes_active() {
+    let mut script = Script::active();
+    script.observe(2).ready(2).complete(2, &["flip 1 to 2"]);
+    script.observe(3).ready(3).step(Input::FlipUnknown, &[]);
+    script.flipped(2, &[]).settle(&[]);
+    script.holds(&[(2, Active), (3, Next), (1, Old)]);
+}
+
+#[test]
 fn old_generations_are_not_taken_for_new_ones() {
     let mut script = Script::new(3);
     script.ready(3).ready(2).ready(3).observe(2);

@@ -3,7 +3,10 @@
 use assent_controller::{Action, Kind, Outcome, action::FlipError};
 
 use super::Cluster;
-use crate::cluster::{uid, webhook_name};
+use crate::{
+    cluster::{uid, webhook_name},
+    harness::settings,
+};
 
 const REPLICAS: [&str; 2] = ["r-0", "r-1"];
 
@@ -41,6 +44,32 @@ fn write_whose_response_was_lost_is_not_repeated() {
     let lost = FlipError::Other("connection reset".into());
     let outcome = Outcome::FlipFailed(id, to, lost);
     cluster.controller.outcome(cluster.now(), outcome);
+    assert_eq!(cluster.run(), ["a 1 is Active"]);
+}
+
+/// The API server wrote the webhook and the response was lost; a newer generation came
+/// meanwhile, and the watch lags.
+#[test]
+fn revision_that_the_webhook_may_name_is_served_until_that_is_known() {
+    let mut cluster = Cluster::with_replicas(&["r-0"]);
+    cluster.put_policy("a", |_| {});
+    cluster.run();
+    cluster.acknowledge("r-0");
+    let check = cluster.only_action();
+    cluster.perform(check);
+    let Action::Flip(id, to, update) = cluster.only_action() else {
+        panic!("a flip must be asked for");
+    };
+    cluster.put_policy("a", |spec| settings(spec, 2));
+    assert_eq!(cluster.run(), ["vet a 2", "store a 2"]);
+    let late = cluster.world.write_route(&update);
+    let lost = FlipError::Other("connection reset".into());
+    let outcome = Outcome::FlipFailed(id, to.clone(), lost);
+    cluster.controller.outcome(cluster.now(), outcome);
+    assert!(cluster.run().is_empty());
+    let published = cluster.published("default").unwrap();
+    assert!(published.contains(to.as_str()), "{published:?}");
+    cluster.observe(late);
     assert_eq!(cluster.run(), ["a 1 is Active"]);
 }
 
