@@ -74,6 +74,11 @@ test-cluster *filter: freshen
     # One at a time: they share one cluster, and a fault of a node affects all of them.
     eval "$(scripts/tools --env grpcurl helm just kubectl prometheus promtool)" && cargo test --quiet --locked --workspace --test cluster -- --test-threads=1 {{ filter }}
 
+# random faults, edits and load on a real cluster for some minutes; the record is checked; needs root
+soak minutes='15': freshen
+    images/build dev
+    eval "$(scripts/tools --env grpcurl helm just kubectl prometheus promtool)" && ASSENT_SOAK_MINUTES={{ minutes }} cargo test --quiet --locked --workspace --test cluster -- --test-threads=1 --nocapture random_faults
+
 # a real Kubernetes on this machine: up [NODES], down, status, kubectl …, load IMAGE.tar
 [positional-arguments]
 cluster *arguments:

@@ -13,8 +13,8 @@ use crate::{
 };
 
 /// Programs, as their processes are called.
-const PLANE: &str = "/usr/bin/assent-control-plane";
-const EVALUATOR: &str = "/usr/bin/assent-evaluator";
+pub(crate) const PLANE: &str = "/usr/bin/assent-control-plane";
+pub(crate) const EVALUATOR: &str = "/usr/bin/assent-evaluator";
 
 /// A node is emptied: the leader's, where modules are not served from it.
 pub(crate) async fn drained_node(site: &Installation, probe: &Probe) {
@@ -209,7 +209,7 @@ pub(crate) async fn scaling(site: &Installation, probe: &Probe) {
 
 /// Rules of a node that keep its pods from the control plane's discovery port. They go when this
 /// is dropped.
-struct Cut<'a> {
+pub(crate) struct Cut<'a> {
     site: &'a Installation,
     node: u8,
 }
@@ -217,7 +217,7 @@ struct Cut<'a> {
 // === impl Cut ===
 
 impl<'a> Cut<'a> {
-    fn start(site: &'a Installation, node: &str) -> Self {
+    pub(crate) fn start(site: &'a Installation, node: &str) -> Self {
         let number = node.strip_prefix("node").and_then(|n| n.parse().ok());
         let node = number.expect("nodes must be numbered");
         let cut = Self { site, node };
@@ -297,8 +297,15 @@ async fn kill_pods(site: &Installation, pods: &[Value], program: &str) {
 
 /// `kill -9` for the one process of a pod that runs this program.
 fn kill_process_of(pod: &Value, program: &str) {
+    let killed = signal_process_of(pod, program, Signal::KILL);
+    assert_eq!(killed, 1, "processes {program} of {}", name(pod));
+}
+
+/// Sends a signal to the processes of a pod that run this program, and returns their number:
+/// one, unless the pod starts or ends.
+pub(crate) fn signal_process_of(pod: &Value, program: &str, signal: Signal) -> usize {
     let group = format!("pod{}", uid(pod));
-    let mut killed = 0;
+    let mut signalled = 0;
     for entry in std::fs::read_dir("/proc")
         .expect("/proc must be readable")
         .flatten()
@@ -310,11 +317,10 @@ fn kill_process_of(pod: &Value, program: &str) {
             continue;
         };
         if read("cgroup").contains(&group) && read("cmdline").starts_with(program) {
-            kill_process(pid, Signal::KILL).expect("the process must be there");
-            killed += 1;
+            signalled += usize::from(kill_process(pid, signal).is_ok());
         }
     }
-    assert_eq!(killed, 1, "processes {program} of {}", name(pod));
+    signalled
 }
 
 fn restarts(pod: &Value) -> i64 {
@@ -332,6 +338,6 @@ fn on_node(pods: &[Value], pod: &Value) -> usize {
     pods.iter().filter(|other| node(other) == node(pod)).count()
 }
 
-fn node(pod: &Value) -> &str {
+pub(crate) fn node(pod: &Value) -> &str {
     pod["spec"]["nodeName"].as_str().unwrap_or_default()
 }

@@ -3,7 +3,7 @@
 use std::{
     path::PathBuf,
     process::Command,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -54,6 +54,7 @@ pub(crate) struct Installation {
     /// A client, for frequent requests.
     pub(crate) client: Client,
     edits: AtomicU32,
+    contents: AtomicU64,
 }
 
 // === impl Installation ===
@@ -70,6 +71,7 @@ impl Installation {
             client: api::client(kubectl.kubeconfig()).await,
             kubectl,
             edits: AtomicU32::new(0),
+            contents: AtomicU64::new(0),
         }
     }
 
@@ -124,6 +126,16 @@ impl Installation {
         let number = self.edits.fetch_add(1, Ordering::Relaxed);
         self.edit(&format!("example.com/edit-{number}:*")).await;
         self.enforced().await
+    }
+
+    /// The number of a content that the policy never had.
+    pub(crate) fn next_content(&self) -> u64 {
+        self.contents.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The newest of these numbers.
+    pub(crate) fn contents(&self) -> u64 {
+        self.contents.load(Ordering::Relaxed)
     }
 
     /// Waits until the newest generation of the policy is enforced.

@@ -7,6 +7,7 @@ mod installation;
 mod probe;
 mod prometheus;
 mod sidecar;
+mod soak;
 mod uninstall;
 mod walkthrough;
 

@@ -53,11 +53,11 @@ struct History {
 
 /// An unexpected response.
 #[derive(Clone, Debug)]
-struct Failure {
+pub(crate) struct Failure {
     request: Request,
     /// A request was allowed that the policy denies. No injected fault excuses that.
-    unenforced: bool,
-    message: String,
+    pub(crate) unenforced: bool,
+    pub(crate) message: String,
 }
 
 // === impl Probe ===
@@ -163,7 +163,7 @@ impl History {
 // === impl Request ===
 
 impl Request {
-    async fn send(self, client: &Client, number: u32) -> Result<(), Failure> {
+    pub(crate) async fn send(self, client: &Client, number: u32) -> Result<(), Failure> {
         let response = match self {
             Self::Privileged => try_pod(client, true).await,
             Self::Compliant => try_pod(client, false).await,
