@@ -7,6 +7,7 @@
 pub mod citations;
 pub mod document;
 pub mod manifests;
+pub mod named_tests;
 pub mod repository;
 pub mod sources;
 

@@ -14,13 +14,14 @@ use crate::File;
 /// Directories that hold what was built or fetched.
 const SKIPPED: &[&str] = &[".git", "dist", "node_modules", "target", "vendor"];
 
-/// Files that list what others wrote, and the one that cites what is not there on purpose.
+/// Files that list what others wrote, and those that cite what is not there on purpose.
 const FOREIGN: &[&str] = &[
     "Cargo.lock",
     "LICENSE",
     "go.mod",
     "go.sum",
     "tools/architecture/src/citations/tests.rs",
+    "tools/architecture/src/named_tests/tests.rs",
 ];
 
 /// A directory with the sources of Assent.

@@ -6,7 +6,7 @@ use assent_architecture::{
     File,
     citations::{self, Numbered},
     document::Document,
-    manifests,
+    manifests, named_tests,
     repository::Repository,
     sources,
 };
@@ -85,4 +85,18 @@ fn citations_resolve() {
     numbered.define(&read("docs/design/invariants.md"));
     assert!(numbered.len() >= 43 + 12 + 27, "{numbered:?}");
     expect_none(&citations::check(&files, &paths, &numbered));
+}
+
+#[test]
+fn tests_named_in_the_threat_model_exist() {
+    let (_, files) = files();
+    let document = "docs/security.md";
+    let named = read(document);
+    let named = named_tests::named(&named);
+    assert!(
+        named.len() >= 30,
+        "{document} names {} tests only",
+        named.len()
+    );
+    expect_none(&named_tests::check(&files, document));
 }
