@@ -358,11 +358,11 @@ fn root(error: &dyn std::error::Error) -> String {
 fn local_token_file(server: &Uri, state: Option<OsString>) -> Option<PathBuf> {
     let host = server.host()?.trim_matches(['[', ']']);
     let is_local = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-    if !is_local || server.scheme_str() != Some("http") {
+    if !is_local {
         return None;
     }
     let in_state = state.map(|state| token::in_state(Path::new(&state)));
-    let of_user = token::of_user(server.port_u16().unwrap_or(80));
+    let of_user = token::of_user(server.port_u16()?);
     let mut files = in_state.into_iter().chain(of_user);
     // One of another user is of no use, and not needed for looking at policies.
     files.find(|file| std::fs::File::open(file).is_ok())
