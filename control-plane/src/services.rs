@@ -56,13 +56,7 @@ impl Sources {
 
 #[async_trait]
 impl ModuleSource for Blobs {
-    // There is one tenant: whoever may connect may have any module.
-    async fn stat(
-        &self,
-        digests: &[Digest],
-        engine: &str,
-        _server: Option<&str>,
-    ) -> Vec<ModuleStat> {
+    async fn stat(&self, digests: &[Digest], engine: &str) -> Vec<ModuleStat> {
         let mut stats = Vec::with_capacity(digests.len());
         for digest in digests {
             let size = known(self.0.stat(*digest).await);
@@ -81,12 +75,7 @@ impl ModuleSource for Blobs {
         stats
     }
 
-    async fn open(
-        &self,
-        digest: Digest,
-        engine: &str,
-        _server: Option<&str>,
-    ) -> Option<ModuleBytes> {
+    async fn open(&self, digest: Digest, engine: &str) -> Option<ModuleBytes> {
         if engine.is_empty() {
             let bytes = known(self.0.get(digest).await)?;
             return Some(ModuleBytes { bytes, digest });

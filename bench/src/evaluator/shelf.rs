@@ -69,7 +69,7 @@ impl Shelf {
 
 #[tonic::async_trait]
 impl ModuleSource for Shelf {
-    async fn stat(&self, digests: &[Digest], engine: &str, _: Option<&str>) -> Vec<ModuleStat> {
+    async fn stat(&self, digests: &[Digest], engine: &str) -> Vec<ModuleStat> {
         let stat = |digest: &Digest| {
             let Some(item) = self.get(digest) else {
                 return ModuleStat::default();
@@ -85,7 +85,7 @@ impl ModuleSource for Shelf {
         digests.iter().map(stat).collect()
     }
 
-    async fn open(&self, digest: Digest, engine: &str, _: Option<&str>) -> Option<ModuleBytes> {
+    async fn open(&self, digest: Digest, engine: &str) -> Option<ModuleBytes> {
         let item = self.get(&digest)?;
         if engine.is_empty() {
             return Some(ModuleBytes {

@@ -34,7 +34,7 @@ impl Blobs {
 
 #[tonic::async_trait]
 impl ModuleSource for Blobs {
-    async fn stat(&self, digests: &[Digest], _: &str, _: Option<&str>) -> Vec<ModuleStat> {
+    async fn stat(&self, digests: &[Digest], _: &str) -> Vec<ModuleStat> {
         let stat = |digest: &Digest| ModuleStat {
             size: self.get(*digest).map(|bytes| bytes.len() as u64),
             artefact: None,
@@ -42,7 +42,7 @@ impl ModuleSource for Blobs {
         digests.iter().map(stat).collect()
     }
 
-    async fn open(&self, digest: Digest, engine: &str, _: Option<&str>) -> Option<ModuleBytes> {
+    async fn open(&self, digest: Digest, engine: &str) -> Option<ModuleBytes> {
         let bytes = self.get(digest).filter(|_| engine.is_empty())?;
         Some(ModuleBytes { bytes, digest })
     }

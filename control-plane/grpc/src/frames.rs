@@ -1,7 +1,7 @@
 //! One published snapshot and the responses that were encoded for it.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::SystemTime,
 };
@@ -44,6 +44,8 @@ pub(crate) struct Published {
     pub(crate) at: SystemTime,
     control_plane: Arc<ControlPlane>,
     frames: Mutex<HashMap<Key, Slot>>,
+    /// Made when the first caller asks for a module.
+    modules: OnceLock<HashSet<Digest>>,
 }
 
 /// Filled by the first stream that needs it; others wait instead of encoding it again.
@@ -76,7 +78,16 @@ impl Published {
             at,
             control_plane,
             frames: Mutex::default(),
+            modules: OnceLock::new(),
         }
+    }
+
+    /// The modules that the snapshot names: those of active, candidate and retired revisions.
+    pub(crate) fn modules(&self) -> &HashSet<Digest> {
+        self.modules.get_or_init(|| {
+            let policies = self.snapshot.policies();
+            policies.map(|p| p.content.module_digest).collect()
+        })
     }
 
     pub(crate) fn header(&self) -> Header {

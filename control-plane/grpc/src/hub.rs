@@ -1,7 +1,7 @@
 //! What streams follow: the snapshots of all PolicyServers, and who we are.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
@@ -10,7 +10,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use assent_core::{Snapshot, fleet::Name};
+use assent_core::{Digest, Snapshot, fleet::Name};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
@@ -239,6 +239,28 @@ impl Hub {
                 newer
             });
         }
+    }
+
+    /// The modules that are in use: published snapshots name them.
+    pub fn named_modules(&self) -> HashSet<Digest> {
+        let servers = self.read_servers();
+        let published = servers
+            .values()
+            .filter_map(|s| s.published.borrow().clone());
+        let mut named = HashSet::new();
+        published.for_each(|published| named.extend(published.modules()));
+        named
+    }
+
+    /// Whether the snapshot that is published for a PolicyServer names the module.
+    pub(crate) fn names_module(&self, server: &str, digest: &Digest) -> bool {
+        let published = {
+            let servers = self.read_servers();
+            servers
+                .get(server)
+                .and_then(|s| s.published.borrow().clone())
+        };
+        published.is_some_and(|published| published.modules().contains(digest))
     }
 
     /// How many streams are open.

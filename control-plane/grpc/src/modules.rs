@@ -9,7 +9,7 @@ use futures::stream::{self, BoxStream, StreamExt as _};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    auth::{Access, Authenticator, Gate},
+    auth::{Access, Authenticator, Gate, Principal},
     hub::Hub,
 };
 
@@ -24,16 +24,13 @@ const MAX_DIGESTS: usize = 1_000;
 /// Where modules come from.
 #[tonic::async_trait]
 pub trait ModuleSource: Send + Sync + 'static {
-    /// What there is of `digests`, in their order. `engine` is empty where only portable
-    /// modules are asked for. `server` is the one PolicyServer whose modules the caller may
-    /// see; none is any.
-    async fn stat(&self, digests: &[Digest], engine: &str, server: Option<&str>)
-    -> Vec<ModuleStat>;
+    /// What there is of `digests`, in their order. `engine` is empty if only portable
+    /// modules are asked for.
+    async fn stat(&self, digests: &[Digest], engine: &str) -> Vec<ModuleStat>;
 
-    /// The portable module, or with `engine` the artefact for it; none where there is no
-    /// such thing, or not for `server`.
-    async fn open(&self, digest: Digest, engine: &str, server: Option<&str>)
-    -> Option<ModuleBytes>;
+    /// The portable module, or with `engine` the artefact for it; none if there is no such
+    /// thing.
+    async fn open(&self, digest: Digest, engine: &str) -> Option<ModuleBytes>;
 }
 
 /// What there is of one module.
@@ -86,6 +83,14 @@ impl Modules {
             source,
         })
     }
+
+    /// Whether the caller may have the module. A replica of one PolicyServer gets what is
+    /// published for that server: modules of other tenants may contain their secrets, and
+    /// their digests are no secret.
+    fn is_published(&self, caller: &Principal, digest: &Digest) -> bool {
+        let server = caller.server();
+        server.is_none_or(|server| self.hub.names_module(server, digest))
+    }
 }
 
 #[tonic::async_trait]
@@ -102,10 +107,15 @@ impl ModuleService for Modules {
         }
         let digests = request.digests.iter().map(|text| digest(text));
         let digests: Vec<Digest> = digests.collect::<Result<_, _>>()?;
-        let scope = caller.principal.server();
-        let stats = self.source.stat(&digests, &request.engine, scope).await;
-        let modules = digests.iter().zip(stats);
-        let modules = modules.map(|(digest, stat)| stat.to_proto(*digest, &request.engine));
+        let stats = self.source.stat(&digests, &request.engine).await;
+        let modules = digests.iter().zip(stats).map(|(digest, stat)| {
+            // What belongs to others looks like what does not exist.
+            let stat = match self.is_published(&caller.principal, digest) {
+                true => stat,
+                false => ModuleStat::default(),
+            };
+            stat.to_proto(*digest, &request.engine)
+        });
         Ok(Response::new(v1::StatModulesResponse {
             modules: modules.collect(),
         }))
@@ -121,8 +131,10 @@ impl ModuleService for Modules {
         let caller = self.gate.admit_request(&request, Access::Replica).await?;
         let request = request.into_inner();
         let digest = digest(&request.digest)?;
-        let scope = caller.principal.server();
-        let module = self.source.open(digest, &request.engine, scope).await;
+        if !self.is_published(&caller.principal, &digest) {
+            return Err(not_found(digest, &request.engine));
+        }
+        let module = self.source.open(digest, &request.engine).await;
         let module = module.ok_or_else(|| not_found(digest, &request.engine))?;
         let chunks = chunks(module, request.offset)?;
         Ok(Response::new(stream::iter(chunks.map(Ok)).boxed()))

@@ -1,8 +1,13 @@
-use assent_core::Digest;
-use assent_grpc::modules::{Artefact, ModuleBytes, ModuleSource, ModuleStat};
+use std::{net::SocketAddr, sync::Arc, time::SystemTime};
+
+use assent_core::{Digest, Policy, Route, RouteState, Snapshot, policy::Content};
+use assent_grpc::{
+    Access, Authenticator, Config, Principal, auth,
+    modules::{Artefact, ModuleBytes, ModuleSource, ModuleStat},
+};
 use assent_proto::v1::{self, module_service_client::ModuleServiceClient};
 use bytes::Bytes;
-use tonic::Code;
+use tonic::{Code, Request as Call};
 
 use crate::support::*;
 
@@ -16,7 +21,7 @@ pub(crate) struct Shelf;
 
 #[tonic::async_trait]
 impl ModuleSource for Shelf {
-    async fn stat(&self, digests: &[Digest], engine: &str, _: Option<&str>) -> Vec<ModuleStat> {
+    async fn stat(&self, digests: &[Digest], engine: &str) -> Vec<ModuleStat> {
         let stat = |digest: &Digest| match *digest == Digest::of(WASM) {
             true => ModuleStat {
                 size: Some(WASM.len() as u64),
@@ -30,7 +35,7 @@ impl ModuleSource for Shelf {
         digests.iter().map(stat).collect()
     }
 
-    async fn open(&self, digest: Digest, engine: &str, _: Option<&str>) -> Option<ModuleBytes> {
+    async fn open(&self, digest: Digest, engine: &str) -> Option<ModuleBytes> {
         let bytes = match engine {
             "" => Bytes::from_static(WASM),
             ENGINE => Bytes::from_static(b"native"),
@@ -121,4 +126,93 @@ async fn stats_come_in_the_order_asked() {
         client.stat_modules(request).await.unwrap_err().code(),
         Code::InvalidArgument
     );
+}
+
+/// A token is the name of a PolicyServer, whose replica the caller is.
+struct ByServer;
+
+#[tonic::async_trait]
+impl Authenticator for ByServer {
+    async fn authenticate(
+        &self,
+        token: Option<&str>,
+        _: Option<SocketAddr>,
+        _: Access,
+    ) -> Result<Principal, auth::Error> {
+        let server = token.ok_or(auth::Error::Missing)?;
+        Ok(Principal::Replica {
+            id: "r-0".to_owned(),
+            policy_server: Some(server.to_owned()),
+            identity: server.to_owned(),
+            expires: None,
+            follower: false,
+            addresses: Vec::new(),
+        })
+    }
+}
+
+fn of_server<T>(message: T, server: &str) -> Call<T> {
+    let mut call = Call::new(message);
+    let value = format!("Bearer {server}").parse().unwrap();
+    call.metadata_mut().insert("authorization", value);
+    call
+}
+
+/// A snapshot with one policy whose module is [`WASM`].
+fn mk_snapshot_of_wasm(state: RouteState) -> Arc<Snapshot> {
+    let policy = mk_policy("a", 2);
+    let content = Content {
+        module_digest: Digest::of(WASM),
+        ..policy.content.clone()
+    };
+    let policy = Policy::new(policy.policy.clone(), 1, "0a1b2c3d", content, 9);
+    let route = Route::of(&policy.revision, state);
+    Arc::new(Snapshot::new(vec![policy.into()], vec![route.into()]))
+}
+
+#[tokio::test]
+async fn replica_gets_modules_of_its_own_server_only() {
+    let plane = Plane::start_with(Config::default(), Arc::new(ByServer)).await;
+    let publish = |server: &str, snapshot| {
+        let hub = &plane.hub;
+        hub.publish(server, snapshot, SystemTime::now());
+    };
+    publish("other", mk_snapshot(&["other"]));
+    plane.hub.add_server("silent");
+    plane.hub.set_synced();
+    let mut client = ModuleServiceClient::new(plane.channel().await);
+    let digest = Digest::of(WASM).to_string();
+    for state in [
+        RouteState::Active,
+        RouteState::Candidate,
+        RouteState::Retired,
+    ] {
+        publish("own", mk_snapshot_of_wasm(state));
+        for (server, expected) in [
+            ("own", Code::Ok),
+            ("other", Code::NotFound),
+            ("silent", Code::NotFound),
+            ("missing", Code::NotFound),
+        ] {
+            for engine in ["", ENGINE] {
+                let request = of_server(fetch(digest.clone(), 0, engine), server);
+                let fetched = client.fetch_module(request).await;
+                let code = fetched.map_or_else(|status| status.code(), |_| Code::Ok);
+                assert_eq!(code, expected, "{server} {state:?}");
+            }
+            let request = v1::StatModulesRequest {
+                digests: vec![digest.clone()],
+                engine: ENGINE.into(),
+            };
+            let stats = client.stat_modules(of_server(request, server)).await;
+            let stat = stats.unwrap().into_inner().modules.remove(0);
+            let is_own = expected == Code::Ok;
+            assert_eq!((stat.present, stat.artefact.is_some()), (is_own, is_own));
+        }
+    }
+    // What is no longer published is no longer given.
+    publish("own", mk_snapshot(&["a"]));
+    let request = of_server(fetch(digest, 0, ""), "own");
+    let status = client.fetch_module(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound);
 }
