@@ -8,7 +8,7 @@ use std::{
 use granit_parser::{Event, ScalarStyle, Tag};
 use serde_json::{Map, Value};
 
-use super::{MAX_DEPTH, MAX_NODES, Reason, scalar};
+use super::{Duplicates, MAX_DEPTH, MAX_NODES, Reason, scalar};
 
 /// A document under construction.
 #[derive(Default)]
@@ -18,6 +18,7 @@ pub(super) struct Build {
     /// Values so far, including those that aliases expanded to.
     nodes: usize,
     root: Value,
+    duplicates: Duplicates,
 }
 
 /// A collection that is still open.
@@ -55,6 +56,13 @@ struct Anchor {
 // === impl Build ===
 
 impl Build {
+    pub(super) fn new(duplicates: Duplicates) -> Self {
+        Self {
+            duplicates,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn finish(self) -> Value {
         self.root
     }
@@ -126,6 +134,7 @@ impl Build {
             return Ok(());
         };
         if let Key::Field(name) = &key
+            && self.duplicates == Duplicates::Refused
             && !mapping.written.insert(name.clone())
         {
             return Err(Reason::DuplicateKey(name.clone()));

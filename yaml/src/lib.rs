@@ -107,16 +107,17 @@ impl Reason {
 
 /// Reads every document of `text`.
 pub fn load(text: &str) -> Vec<Document> {
-    let mut options = granit_parser::Options::default();
-    options.set_emit_comments(false);
-    let mut load = Load {
-        parser: Parser::new_from_str_with_options(text, options),
-        number: 0,
-        line: 1,
-        documents: Vec::new(),
-    };
+    let mut load = Load::new(text, Duplicates::Refused);
     load.run();
     load.documents
+}
+
+/// Reads the first document of `text` as Rego's `yaml.unmarshal` does, which uses the library of
+/// `kubectl`: other documents are ignored, an empty text is null, and of equal keys the last one
+/// counts.
+pub fn load_first(text: &str) -> Result<Value, Error> {
+    let mut load = Load::new(text, Duplicates::LastCounts);
+    load.document().map(Option::unwrap_or_default)
 }
 
 struct Load<'a> {
@@ -124,11 +125,32 @@ struct Load<'a> {
     number: usize,
     line: usize,
     documents: Vec<Document>,
+    duplicates: Duplicates,
+}
+
+/// What equal keys of one mapping mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Duplicates {
+    #[default]
+    Refused,
+    LastCounts,
 }
 
 // === impl Load ===
 
-impl Load<'_> {
+impl<'a> Load<'a> {
+    fn new(text: &'a str, duplicates: Duplicates) -> Self {
+        let mut options = granit_parser::Options::default();
+        options.set_emit_comments(false);
+        Self {
+            parser: Parser::new_from_str_with_options(text, options),
+            number: 0,
+            line: 1,
+            documents: Vec::new(),
+            duplicates,
+        }
+    }
+
     fn run(&mut self) {
         loop {
             match self.document() {
@@ -156,7 +178,7 @@ impl Load<'_> {
 
     /// Reads up to the end of the next document; `None` at the end of the text.
     fn document(&mut self) -> Result<Option<Value>, Error> {
-        let mut build = build::Build::default();
+        let mut build = build::Build::new(self.duplicates);
         let mut start = None;
         while let Some(next) = self.parser.next_event() {
             if start.is_none() && next.is_err() {

@@ -212,3 +212,20 @@ fn merges_expand_within_a_bound() {
     }
     assert!(refused(&bomb).contains("aliases expand to more than 500000"));
 }
+
+#[test]
+fn first_document_is_read_leniently() {
+    for (text, expected) in [
+        ("", json!(null)),
+        ("a: 1\na: 2", json!({"a": 2})),
+        ("a: yes\n---\nb: [", json!({"a": true})),
+        (
+            "x: &x {a: 1}\nz: {a: 0, <<: *x, a: 2}",
+            json!({"x": {"a": 1}, "z": {"a": 2}}),
+        ),
+    ] {
+        assert_eq!(load_first(text), Ok(expected), "{text}");
+    }
+    load_first("a: [").unwrap_err();
+    load_first("? [a]\n: b").unwrap_err();
+}

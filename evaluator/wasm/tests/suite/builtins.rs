@@ -855,6 +855,43 @@ fn templates() {
 }
 
 #[test]
+fn yaml_is_that_of_kubectl() {
+    let texts = [
+        "",
+        "null",
+        "[a",
+        "a: yes\nb: No\nc: on\nd: off\ne: \"yes\"\nf: n",
+        "a: 017\nb: 0o17\nc: 0b11\nd: 0x1F\ne: 1_000\nf: +1\ng: 1e3\nh: .5",
+        "a: 12:30:45\nb: 2001-01-01\nc: ~",
+        "a: .inf",
+        "a: 1\na: 2",
+        "a: 1\n---\nb: 2",
+        "1: a\ntrue: b\ny: c",
+        "? [a]\n: b",
+        "a: !!binary aGk=",
+        "a: &x {b: 1, c: 2}\nd: {<<: *x, c: 3}",
+        "a: |\n  two\n  lines\nb: >\n  one\n  line\n",
+    ];
+    let mut expressions = vec![
+        r#"yaml.unmarshal(yaml.marshal(r))"#.to_owned(),
+        r#"yaml.unmarshal(yaml.marshal("text"))"#.to_owned(),
+        r#"yaml.marshal({"a": "yes", "b": [1, {"c": null}], "d": {}, "e": [], "f": true, "g": "x"})"#
+            .to_owned(),
+    ];
+    for text in texts {
+        let text = json!(text);
+        expressions.push(format!("yaml.unmarshal({text})"));
+        expressions.push(format!("yaml.is_valid({text})"));
+    }
+    let request = json!({
+        "words": ["yes", "no", "null", "~", "1", "0x1", "1.5", "", " a", "a: b", "#a", "- a"],
+        "lines": "two\nlines\n", "number": 1.5, "nothing": null, "deep": {"a": [{"b": [[]]}]},
+    });
+    let expressions: Vec<&str> = expressions.iter().map(String::as_str).collect();
+    compare(&request, &expressions);
+}
+
+#[test]
 fn encodings_times_and_ranges() {
     compare(
         &json!({"o": {"a": {"b": 1}, "c": [1, 2]}}),

@@ -16,31 +16,17 @@ pub(super) fn find(name: &str) -> Option<Bounded> {
     })
 }
 
-/// The reader counts nodes and aliases, and gives up on documents that expand without end.
+/// OPA reads YAML with the library that `kubectl` uses.
 fn unmarshal(text: &str) -> Result<Option<Value>, TooMuch> {
-    match serde_saphyr::from_str::<serde_json::Value>(text) {
+    match assent_yaml::load_first(text) {
         Ok(document) => Ok(Some(Value::from(document))),
-        Err(error) if gave_up(&error) => Err(TooMuch),
+        Err(error) if error.reason.is_limit() => Err(TooMuch),
         Err(_) => Ok(None),
     }
-}
-
-/// Inside of an alias the kind of the error is lost, but not its message.
-fn gave_up(error: &serde_saphyr::Error) -> bool {
-    use serde_saphyr::Error;
-    let error = error.without_snippet();
-    let limit = matches!(
-        error,
-        Error::Budget { .. }
-            | Error::AliasReplayLimitExceeded { .. }
-            | Error::AliasExpansionLimitExceeded { .. }
-            | Error::AliasReplayStackDepthExceeded { .. }
-    );
-    limit || error.to_string().starts_with("budget breached")
 }
 
 fn marshal(args: &[Value]) -> Option<Value> {
     let json = args.first()?.to_json_str().ok()?;
     let document: serde_json::Value = serde_json::from_str(&json).ok()?;
-    serde_saphyr::to_string(&document).ok().map(Value::from)
+    Some(Value::from(assent_yaml::emit(&document)))
 }
