@@ -27,7 +27,11 @@ enum Command {
     Rollout(rollout::Args),
     /// Vets one module from standard input; started by `assent` itself
     #[command(hide = true)]
-    Vet,
+    Vet {
+        /// Prints how vetting is confined on this system, as JSON, and vets nothing
+        #[arg(long)]
+        report: bool,
+    },
 }
 
 const EXAMPLES: &str = "\
@@ -49,8 +53,10 @@ impl Cli {
     pub(crate) fn run(self) -> ExitCode {
         let Self { command, logs } = self;
         // A vetting child restricts itself first: nothing may be set up before that.
-        if matches!(command, Command::Vet) {
-            return assent_modules::vet::child_main();
+        match command {
+            Command::Vet { report: false } => return assent_modules::vet::child_main(),
+            Command::Vet { report: true } => return assent_modules::vet::report_main(),
+            _ => {}
         }
         // Chosen here, so that no dependency chooses one. If a provider is already installed, it stays.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -87,7 +93,7 @@ impl Command {
             Self::Status(args) => args.run(),
             Self::Replicas(args) => args.run(),
             Self::Rollout(args) => args.run(),
-            Self::Vet => Ok(Exit::Yes),
+            Self::Vet { .. } => Ok(Exit::Yes),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use assent_k8s::{crds, uninstall};
-use assent_modules::vet::{Vetter, child_main};
+use assent_modules::vet::{Vetter, child_main, report_main};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::error;
@@ -41,7 +41,11 @@ enum Command {
     Cleanup(Box<CleanupArgs>),
     /// Vets one module given on standard input; the control plane runs this itself
     #[command(hide = true)]
-    Vet,
+    Vet {
+        /// Prints how vetting is confined on this system, as JSON, and vets nothing
+        #[arg(long)]
+        report: bool,
+    },
 }
 
 // === impl Program ===
@@ -51,7 +55,8 @@ impl Program {
     pub fn run(self) -> ExitCode {
         let Self { command, cluster } = self;
         let ended = match command {
-            Some(Command::Vet) => return child_main(),
+            Some(Command::Vet { report: false }) => return child_main(),
+            Some(Command::Vet { report: true }) => return report_main(),
             Some(Command::Standalone(args)) => run_standalone(*args),
             Some(Command::ApplyCrds(args)) => apply_crds(*args),
             Some(Command::Cleanup(args)) => cleanup(*args),

@@ -2,12 +2,15 @@
 //!
 //! A module may loop, exhaust memory or crash the process that compiles it. Therefore it
 //! is compiled, linked and asked about its settings in a child process without environment,
-//! with limits on memory and processor time; if the child dies, only that module is refused.
+//! files, network and privileges, with limits on memory and processor time; if the child
+//! dies, only that module is refused.
 
+mod cage;
 mod child;
 mod frame;
 mod limits;
 mod report;
+mod system;
 
 use std::{
     io,
@@ -27,8 +30,10 @@ use tokio::{
 };
 
 pub use self::{
-    child::child_main,
+    cage::{Confinement, Enforcement, confine},
+    child::{child_main, report_main},
     report::{Artefact, Compiled, Facts, Refused, Stage, VetLimits, VetReport, VetRequest},
+    system::System,
 };
 use self::{
     frame::{Frames, Order},
@@ -45,9 +50,12 @@ const CPU_TIME: Duration = Duration::from_secs(180);
 /// the wall goes compared to processor time depends on everything else on the machine.
 const DEADLINE: Duration = Duration::from_secs(20 * 60);
 
-/// Compiling takes many times a module's size, and allocators reserve up to 1 GiB
-/// ahead; a module that needs more would take the control plane's pod down.
+/// Compiling takes many times a module's size, and allocators reserve up to 1 GiB ahead. In
+/// a container the caller takes what its limit leaves ([`Vetter::with_memory`]).
 const MEMORY_BYTES: u64 = 2 << 30;
+
+/// The user and group `nobody` of every distribution: they own nothing.
+const NOBODY: u32 = 65534;
 
 /// The guest is called twice: for its settings, and for the self-test.
 const GUEST_CALLS: u32 = 2;
@@ -135,6 +143,35 @@ impl Vetter {
         }
     }
 
+    /// Starts a child that reports how it is confined on this system, and its engine.
+    pub async fn probe(&self) -> Result<System, Error> {
+        let mut child = self.start(&["--report"])?;
+        let ended = tokio::time::timeout(self.bounds.deadline, talk(&mut child, &[], &[])).await;
+        let ended = ended.map_err(|_| Error::Child("it did not end".to_owned()))?;
+        let ended = ended.map_err(Error::Wait)?;
+        if !ended.status.success() {
+            let stderr = String::from_utf8_lossy(&ended.err).trim().to_owned();
+            return Err(Error::Child(format!("{stderr} ({})", ended.status)));
+        }
+        serde_json::from_slice(&ended.out).map_err(|why| Error::Report {
+            exe: self.exe.clone(),
+            why: why.to_string(),
+        })
+    }
+
+    /// The same children with other memory, taking turns with those of `self`.
+    #[must_use]
+    pub fn with_memory(&self, memory_bytes: u64) -> Self {
+        let mut vetter = self.clone();
+        vetter.bounds.memory_bytes = memory_bytes;
+        vetter
+    }
+
+    /// Memory of a child.
+    pub fn memory_bytes(&self) -> u64 {
+        self.bounds.memory_bytes
+    }
+
     /// How many children run at once.
     pub fn concurrency(&self) -> usize {
         self.bounds.concurrency.max(1)
@@ -176,7 +213,7 @@ impl Vetter {
             compiled,
             request: request.clone(),
         });
-        let mut child = self.start()?;
+        let mut child = self.start(&[])?;
         match tokio::time::timeout(deadline, talk(&mut child, &input, &code)).await {
             Ok(ended) => self.read(ended.map_err(Error::Wait)?, cpu_time),
             Err(_) => {
@@ -187,20 +224,38 @@ impl Vetter {
         }
     }
 
-    fn start(&self) -> Result<Child, Error> {
-        Command::new(&self.exe)
+    fn start(&self, more_args: &[&str]) -> Result<Child, Error> {
+        let mut command = self.command(more_args);
+        if rustix::process::geteuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let started = command.spawn().or_else(|error| match error.kind() {
+            // That user may not exist in this user namespace, or may not execute the program.
+            io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput => {
+                self.command(more_args).spawn()
+            }
+            _ => Err(error),
+        });
+        started.map_err(|source| Error::Start {
+            exe: self.exe.clone(),
+            source,
+        })
+    }
+
+    fn command(&self, more_args: &[&str]) -> Command {
+        let mut command = Command::new(&self.exe);
+        command
             .args(&self.args)
+            .args(more_args)
             .env_clear()
             .current_dir("/")
+            // A signal to the group of the control plane, such as Ctrl-C, is for it to handle.
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|source| Error::Start {
-                exe: self.exe.clone(),
-                source,
-            })
+            .kill_on_drop(true);
+        command
     }
 
     fn read(&self, ended: Ended, cpu_time: Duration) -> Result<VetReport, Error> {
@@ -216,7 +271,11 @@ impl Vetter {
         }
         if !ended.status.success() {
             tracing::warn!(status = %ended.status, %stderr, "a process that vets a module crashed");
-            return Ok(crashed(format!("the process ended with {}", ended.status)));
+            let memory_mib = self.bounds.memory_bytes >> 20;
+            return Ok(crashed(format!(
+                "the process ended with {}; it may use {memory_mib} MiB of memory",
+                ended.status
+            )));
         }
         Frames::read(ended.out.into()).map_err(|why| Error::Report {
             exe: self.exe.clone(),

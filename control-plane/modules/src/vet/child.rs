@@ -13,9 +13,11 @@ use assent_wasm::{
 use bytes::Bytes;
 
 use super::{
+    cage,
     frame::{self, Order, Tag},
     limits,
     report::{Facts, Refused, Stage, VetRequest},
+    system::System,
 };
 use crate::store::{MAX_ARTEFACT_BYTES, MAX_MODULE_BYTES};
 
@@ -38,14 +40,38 @@ pub fn child_main() -> ExitCode {
     }
 }
 
+/// Prints what [`super::Vetter::probe`] reads: the confinement that a vetting child has on
+/// this system, and its engine.
+pub fn report_main() -> ExitCode {
+    match report(&mut io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "{error}");
+            ExitCode::from(UNABLE)
+        }
+    }
+}
+
+fn report(output: &mut impl Write) -> io::Result<()> {
+    limits::yield_to_parent()?;
+    let confinement = cage::confine()?;
+    let engine = Engine::new(EngineConfig::small()).map_err(io::Error::other)?;
+    let system = System {
+        confinement,
+        engine: engine.fingerprint().to_owned(),
+    };
+    writeln!(output, "{}", serde_json::to_string(&system)?)
+}
+
 fn run(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
-    limits::confine()?;
+    limits::yield_to_parent()?;
     let Order {
         limits,
         compiled,
         request,
     } = frame::read_order(input)?;
     limits.apply()?;
+    cage::confine()?;
     let most = if compiled {
         MAX_ARTEFACT_BYTES
     } else {
@@ -59,7 +85,8 @@ fn run(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
         false => compile(&engine, &code, &request, output)?,
     };
     let result = match module {
-        Ok(module) => try_out(&engine, &module, &request),
+        Ok(module) if request.try_out => try_out(&engine, &module, &request),
+        Ok(_) => Ok(()),
         Err(refused) => Err(refused),
     };
     frame::write(output, Tag::Result, &serde_json::to_vec(&result)?)?;

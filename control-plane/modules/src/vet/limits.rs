@@ -41,13 +41,16 @@ impl ProcessLimits {
 }
 
 /// Makes the process end with its parent, write no core dump (it would contain settings),
-/// and run at a low priority.
+/// run at a low priority, and be the first to go if memory runs out.
 ///
 /// The signal comes when the *thread* that made this process ends: the parent starts
 /// children from threads of its runtime, which live as long as it does.
-pub(super) fn confine() -> io::Result<()> {
+pub(super) fn yield_to_parent() -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     set(Resource::Core, 0, 0)?;
+    // Needs no privileges, because it only makes this process a better victim. Without
+    // `/proc` the limit on memory has to do.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     rustix::process::nice(NICE)?;
     Ok(())
 }

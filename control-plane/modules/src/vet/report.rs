@@ -24,6 +24,8 @@ pub struct VetRequest {
     pub granted_capabilities: Vec<String>,
     /// Whether to compile ahead of time.
     pub artefact: bool,
+    /// Whether to call the guest. Otherwise the module is only compiled.
+    pub try_out: bool,
 }
 
 /// Limits of one call of the guest.
@@ -128,6 +130,15 @@ impl VetRequest {
             limits: VetLimits::default(),
             granted_capabilities: Vec::new(),
             artefact: true,
+            try_out: true,
+        }
+    }
+
+    /// A request to compile a module whose settings are known to be accepted.
+    pub fn compile() -> Self {
+        Self {
+            try_out: false,
+            ..Self::new("null")
         }
     }
 }

@@ -2,7 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{path::Path, time::Duration};
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{Child, ChildStdin, Command, Stdio},
+    time::Duration,
+};
 
 use assent_modules::vet::{
     Bounds, Compiled, Error, Refused, Stage, VetLimits, VetReport, VetRequest, Vetter,
@@ -10,6 +17,7 @@ use assent_modules::vet::{
 use assent_wasm::{Engine, EngineConfig};
 use bytes::Bytes;
 
+mod cage;
 mod limits;
 mod orphan;
 
@@ -50,6 +58,53 @@ fn vetter() -> Vetter {
 fn script(script: &str, bounds: Bounds) -> Vetter {
     let args = vec!["-c".to_owned(), script.to_owned()];
     Vetter::new("/bin/sh".into(), args).with_bounds(bounds)
+}
+
+/// A child that has read its order and waits for the rest of the module.
+struct WaitingChild {
+    process: Child,
+    _input: ChildStdin,
+}
+
+impl WaitingChild {
+    fn id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for WaitingChild {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A directory in which every user may write: children of root are another user.
+fn public_dir() -> tempfile::TempDir {
+    let dir = tempfile::TempDir::new().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    dir
+}
+
+async fn waiting_child(bounds: Bounds) -> WaitingChild {
+    let dir = public_dir();
+    let saved = dir.path().join("order");
+    // What a child gets on its standard input, for a child whose input stays open.
+    let save = script(&format!("cat > {}", saved.display()), bounds);
+    save.vet(policy("good", "accept"), &request())
+        .await
+        .unwrap_err();
+    let mut process = Command::new(CHILD)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut input = process.stdin.take().unwrap();
+    input.write_all(&fs::read(saved).unwrap()).unwrap();
+    WaitingChild {
+        process,
+        _input: input,
+    }
 }
 
 fn request() -> VetRequest {
@@ -104,6 +159,16 @@ async fn an_artefact_comes_only_when_it_is_asked_for() {
     };
     let accepted = accepted(policy("good", "accept"), &request).await;
     assert!(accepted.artefact.is_none());
+}
+
+#[tokio::test]
+async fn module_that_is_only_compiled_is_not_called() {
+    let request = VetRequest {
+        limits: request().limits,
+        ..VetRequest::compile()
+    };
+    let accepted = accepted(policy("trap", "trap"), &request).await;
+    assert!(accepted.artefact.is_some());
 }
 
 #[tokio::test]
@@ -351,7 +416,7 @@ async fn a_child_has_no_environment() {
 
 #[tokio::test]
 async fn children_take_turns() {
-    let dir = tempfile::TempDir::new().unwrap();
+    let dir = public_dir();
     let lock = dir.path().join("lock");
     let lock = lock.display();
     let body = format!("mkdir {lock} || exit 9; cat > /dev/null; sleep 0.1; rmdir {lock}");
