@@ -1,7 +1,6 @@
 //! The control plane as a controller of a Kubernetes cluster.
 
 mod args;
-mod collect;
 mod followers;
 mod http;
 mod leader;

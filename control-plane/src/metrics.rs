@@ -42,6 +42,13 @@ pub(crate) struct CertificateLabel {
     pub(crate) certificate: &'static str,
 }
 
+/// Label `mechanism`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct MechanismLabel {
+    /// `landlock`, `seccomp`, `no_new_privileges` or `unprivileged`.
+    pub(crate) mechanism: &'static str,
+}
+
 /// Metrics of the driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
@@ -69,6 +76,8 @@ pub(crate) struct Metrics {
     pub(crate) uninjected_pods: Gauge,
     /// When certificates in use end; no series where there are none.
     pub(crate) certificate_expiry: Family<CertificateLabel, Gauge>,
+    /// What confines the processes that vet modules; no series before that is known.
+    pub(crate) vetting_confinement: Family<MechanismLabel, Gauge>,
 }
 
 // === impl Metrics ===
@@ -88,6 +97,7 @@ impl Default for Metrics {
             leader: Gauge::default(),
             uninjected_pods: Gauge::default(),
             certificate_expiry: Family::default(),
+            vetting_confinement: Family::default(),
         }
     }
 }
@@ -98,6 +108,13 @@ impl Metrics {
         let result = if ok { "ok" } else { "error" };
         let label = ResultLabel { result };
         self.status_writes.get_or_create(&label).inc();
+    }
+
+    /// Notes whether a mechanism confines the processes that vet modules.
+    pub(crate) fn set_confinement(&self, mechanism: &'static str, in_force: bool) {
+        let label = MechanismLabel { mechanism };
+        let gauge = self.vetting_confinement.get_or_create(&label);
+        gauge.set(in_force.into());
     }
 
     /// Notes when a certificate ends.
@@ -190,6 +207,11 @@ impl Metrics {
             "certificate_expiry_timestamp_seconds",
             "When the certificate in use ends, in seconds since 1970",
             self.certificate_expiry.clone(),
+        );
+        registry.register(
+            "vetting_confinement",
+            "Whether a mechanism confines the processes that vet modules",
+            self.vetting_confinement.clone(),
         );
     }
 }

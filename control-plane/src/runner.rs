@@ -10,7 +10,7 @@ use std::{
 
 use assent_api::ParsedServer;
 use assent_controller::{
-    Action, Backend, Controller, Failure, Now, Outcome, VetJob,
+    Action, Backend, Controller, Now, Outcome, VetJob,
     action::{FetchModule, Measurement, RollbackError},
 };
 use assent_core::{
@@ -27,7 +27,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::{
     clock::Clock,
     metrics::{Metrics, POLICY_STATES, ServerLabel, StateLabels},
-    vetting::{self, DeclaredSources, Failed, Job, Vetting},
+    vetting::{self, DeclaredSources, Job, Vetting},
 };
 
 mod status;
@@ -147,7 +147,7 @@ impl Runner {
         Outcome::Vetted {
             id,
             generation,
-            result: result.map_err(failure),
+            result,
         }
     }
 
@@ -215,19 +215,21 @@ impl Runner {
 
     fn fetch(&self, module: FetchModule) {
         let sources = (self.access.sources)(module.server.as_deref());
-        let store = self.vetting.store().clone();
+        let artefacts = self.vetting.artefacts().clone();
         let (files, addresses) = (self.access.files.clone(), self.access.addresses);
         let stopped = self.stopped.clone();
         tokio::spawn(async move {
             let fetching = vetting::fetch_again(
-                &store,
+                artefacts.store(),
                 &module.url,
                 module.digest,
                 &sources,
                 addresses,
                 files.as_deref(),
             );
-            stopped.run_until_cancelled(fetching).await;
+            if stopped.run_until_cancelled(fetching).await.is_some() {
+                artefacts.want([module.digest]);
+            }
         });
     }
 
@@ -315,12 +317,5 @@ impl Runner {
             self.metrics.policies.get_or_create(&labels).set(*count);
         }
         counts.into_keys().map(|(server, _)| server).collect()
-    }
-}
-
-fn failure(failed: Failed) -> Failure {
-    Failure {
-        refusal: failed.refusal,
-        retryable: failed.retryable,
     }
 }

@@ -4,56 +4,50 @@
 //! all policies that name it. Namespaces take turns, and neither pulls nor queues hold more
 //! than a fixed number of bytes.
 
+mod artefacts;
 mod budget;
+mod compiler;
+pub(crate) mod failure;
 mod fetch;
 mod flights;
 mod locks;
+mod memory;
 #[cfg(test)]
 mod tests;
 mod turns;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Duration,
 };
 
 use assent_api::parse::Module;
-use assent_core::{
-    Digest,
-    policy::Limits,
-    rollout::{PolicyId, Refusal, RefusalReason},
-};
+use assent_controller::Failure;
+use assent_core::{Digest, policy::Limits, rollout::PolicyId};
 use assent_modules::{
     store::{MAX_MODULE_BYTES, Store},
-    vet::{Compiled, Facts, Refused, Stage, VetLimits, VetReport, VetRequest, Vetter},
+    vet::{VetLimits, VetRequest},
 };
 use assent_oci::{AddressPolicy, Files, ModuleUrl, Puller, Sources};
 use assent_wasm::capability;
 use async_trait::async_trait;
-use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::warn;
 
-use self::{
-    fetch::{BYTES_IN_FLIGHT, Fetched, Fetcher},
-    locks::DigestLocks,
-    turns::FairTurns,
+use self::fetch::{BYTES_IN_FLIGHT, Fetched, Fetcher, RESTORING};
+pub(crate) use self::{
+    artefacts::{Artefacts, COLLECT_EVERY},
+    compiler::Compiler,
 };
-use crate::metrics::Metrics;
 
 /// Runs vetting jobs and reports their outcomes.
 #[derive(Clone)]
 pub(crate) struct Vetting {
-    store: Store,
+    compiler: Compiler,
+    artefacts: Artefacts,
     fetcher: Fetcher,
-    vetter: Vetter,
-    turns: FairTurns,
-    compiling: DigestLocks,
-    /// The fingerprint of the engine in the vetting child, once a child has reported it.
-    engine: Arc<Mutex<Option<String>>>,
-    metrics: Metrics,
     outcomes: mpsc::Sender<Outcome>,
 }
 
@@ -100,7 +94,7 @@ pub(crate) enum DeclaredSources {
 #[async_trait]
 pub(crate) trait ReadSources: std::fmt::Debug + Send + Sync {
     /// Reads them; the error says what is missing.
-    async fn read(&self) -> Result<Sources, Failed>;
+    async fn read(&self) -> Result<Sources, Failure>;
 }
 
 /// The outcome of a job.
@@ -111,43 +105,27 @@ pub(crate) struct Outcome {
     /// Its generation.
     pub(crate) generation: i64,
     /// A module that loads with the job's settings, or the reason why there is none.
-    pub(crate) result: Result<Module, Failed>,
-}
-
-/// Why a generation can not be used.
-#[derive(Clone, Debug)]
-pub(crate) struct Failed {
-    /// For the user.
-    pub(crate) refusal: Refusal,
-    /// Whether a retry may succeed.
-    pub(crate) retryable: bool,
+    pub(crate) result: Result<Module, Failure>,
 }
 
 // === impl Vetting ===
 
 impl Vetting {
-    /// Vets with `vetter`, stores in `store`, reports to `outcomes`.
-    pub(crate) fn new(
-        store: Store,
-        vetter: Vetter,
-        metrics: Metrics,
-        outcomes: mpsc::Sender<Outcome>,
-    ) -> Self {
+    /// Vets with the compiler of `artefacts`, reports to `outcomes`.
+    pub(crate) fn new(artefacts: Artefacts, outcomes: mpsc::Sender<Outcome>) -> Self {
+        let compiler = artefacts.compiler().clone();
+        let store = compiler.store().clone();
         Self {
-            fetcher: Fetcher::new(store.clone(), metrics.clone()),
-            turns: FairTurns::new(vetter.concurrency()),
-            compiling: DigestLocks::default(),
-            engine: Arc::default(),
-            store,
-            vetter,
-            metrics,
+            fetcher: Fetcher::new(store, compiler.metrics().clone()),
+            compiler,
+            artefacts,
             outcomes,
         }
     }
 
-    /// The store of modules.
-    pub(crate) fn store(&self) -> &Store {
-        &self.store
+    /// Artefacts of modules that were vetted before.
+    pub(crate) fn artefacts(&self) -> &Artefacts {
+        &self.artefacts
     }
 
     /// Starts a job. Cancelling it ends its child process.
@@ -176,17 +154,13 @@ impl Vetting {
         job: &Job,
         sources: &DeclaredSources,
         since: u64,
-    ) -> Result<Module, Failed> {
+    ) -> Result<Module, Failure> {
         let Fetched { digest, size, url } = self.fetch(job, sources, since).await?;
-        let turn = self.turns.take(job.namespace()).await;
-        let start = Instant::now();
-        let facts = self.vet(job, digest).await?;
-        self.metrics
-            .module_compile
-            .observe(start.elapsed().as_secs_f64());
-        drop(turn);
+        let request = request(job);
+        let vetted = self.compiler.vet(job.namespace(), digest, &request);
+        let facts = vetted.await?;
         if let Some(why) = facts.required_context {
-            return Err(Failed::no_context(&why));
+            return Err(failure::no_context(&why));
         }
         let listed = facts.metadata.and_then(|m| m.host_capabilities);
         let granted = &job.granted_capabilities;
@@ -206,7 +180,7 @@ impl Vetting {
         job: &Job,
         sources: &DeclaredSources,
         since: u64,
-    ) -> Result<Fetched, Failed> {
+    ) -> Result<Fetched, Failure> {
         if let Some(digest) = job.pinned.filter(|_| job.verification.is_empty())
             && let Some(size) = self.fetcher.stat(digest).await?
         {
@@ -220,72 +194,12 @@ impl Vetting {
         let fetched = self.fetcher.fetch(job, sources, since).await?;
         match job.pinned.filter(|pinned| *pinned != fetched.digest) {
             None => Ok(fetched),
-            Some(pinned) => Err(Failed::pull(format!(
+            Some(pinned) => Err(failure::pull(format!(
                 "{} does not match {pinned}, the digest of the revision to roll back to, and the \
                  module with that digest is no longer stored",
                 job.url
             ))),
         }
-    }
-
-    /// Vets the module with the job's settings. It is compiled only if that was not done
-    /// before: policies that share a module differ in their settings.
-    async fn vet(&self, job: &Job, digest: Digest) -> Result<Facts, Failed> {
-        let request = request(job);
-        let mut artefact = self.artefact(digest).await;
-        let mut compiling = None;
-        if artefact.is_none() {
-            compiling = Some(self.compiling.lock(digest).await);
-            artefact = self.artefact(digest).await;
-        }
-        if let Some(artefact) = artefact {
-            drop(compiling.take());
-            match self.vetter.vet_compiled(artefact, &request).await {
-                Ok(VetReport::Accepted(compiled)) => return Ok(compiled.facts),
-                Ok(VetReport::Refused { refused, .. }) => return Err(Failed::vetted(refused)),
-                Err(error) => debug!(%digest, "failed to vet a compiled module: {error}"),
-            }
-        }
-        let module = self.store.get(digest).await;
-        let module = module.map_err(|e| Failed::later(e.to_string()))?;
-        let module = module.ok_or_else(|| {
-            // A stored module that does not match its digest is removed when it is read.
-            Failed::later(format!("the stored module {digest} was damaged"))
-        })?;
-        let report = self.vetter.vet(module, &request).await;
-        match report.map_err(|e| Failed::later(e.to_string()))? {
-            VetReport::Accepted(compiled) => Ok(self.keep(digest, *compiled).await),
-            VetReport::Refused { refused, compiled } => {
-                if let Some(compiled) = compiled {
-                    self.keep(digest, *compiled).await;
-                }
-                Err(Failed::vetted(refused))
-            }
-        }
-    }
-
-    /// What the module compiles to, if that is known.
-    async fn artefact(&self, digest: Digest) -> Option<Bytes> {
-        let engine = self.engine.lock().ok()?.clone()?;
-        self.store.get_artefact(&engine, digest).await.ok()?
-    }
-
-    /// Stores the artefact, for evaluators and for the next policy with this module. Without
-    /// it they compile the portable module themselves.
-    async fn keep(&self, digest: Digest, compiled: Compiled) -> Facts {
-        if let Some(artefact) = compiled.artefact {
-            let engine = artefact.engine;
-            let stored = self.store.put_artefact(&engine, digest, artefact.bytes);
-            match stored.await {
-                Ok(_) => {
-                    if let Ok(mut known) = self.engine.lock() {
-                        *known = Some(engine);
-                    }
-                }
-                Err(error) => warn!("failed to store a compiled module: {error}"),
-            }
-        }
-        compiled.facts
     }
 }
 
@@ -301,68 +215,10 @@ impl Job {
 // === impl DeclaredSources ===
 
 impl DeclaredSources {
-    async fn read(&self) -> Result<Sources, Failed> {
+    async fn read(&self) -> Result<Sources, Failure> {
         match self {
             DeclaredSources::Given(sources) => Ok(Sources::clone(sources)),
             DeclaredSources::Elsewhere(place) => place.read().await,
-        }
-    }
-}
-
-// === impl Failed ===
-
-impl Failed {
-    pub(crate) fn invalid(message: String) -> Self {
-        Self {
-            refusal: refusal(RefusalReason::Invalid, message),
-            retryable: false,
-        }
-    }
-
-    /// A process that died or was too slow may have been the machine's fault: it is tried
-    /// again before the module is refused for good.
-    fn vetted(refused: Refused) -> Self {
-        Self {
-            retryable: matches!(refused.stage, Stage::Crashed | Stage::TimedOut),
-            ..Self::invalid(refused.message)
-        }
-    }
-
-    /// A module that is missing may be pushed later; content that is not a module stays so.
-    fn pulling(error: assent_oci::Error) -> Self {
-        let reason = match &error {
-            assent_oci::Error::NotWasm { .. } | assent_oci::Error::TooLarge { .. } => {
-                RefusalReason::Invalid
-            }
-            assent_oci::Error::SignatureRejected { .. } => RefusalReason::SignatureRejected,
-            _ => RefusalReason::PullError,
-        };
-        Self {
-            retryable: reason == RefusalReason::PullError,
-            refusal: refusal(reason, error.to_string()),
-        }
-    }
-
-    /// A module that would evaluate requests without the objects that it must see.
-    fn no_context(why: &str) -> Self {
-        Self {
-            refusal: assent_controller::context_unavailable("spec.module", why),
-            retryable: false,
-        }
-    }
-
-    fn pull(message: String) -> Self {
-        Self {
-            refusal: refusal(RefusalReason::PullError, message),
-            retryable: false,
-        }
-    }
-
-    /// A failure that is not the module's fault.
-    pub(crate) fn later(message: String) -> Self {
-        Self {
-            refusal: refusal(RefusalReason::PullError, message),
-            retryable: true,
         }
     }
 }
@@ -398,6 +254,7 @@ async fn fetch_once(
     if is_stored(store, digest).await? {
         return Ok(());
     }
+    let _turn = RESTORING.acquire().await.map_err(|e| e.to_string())?;
     let sources = sources.read().await.map_err(|f| f.refusal.message)?;
     let mut puller = Puller::new(sources, addresses).map_err(|e| e.to_string())?;
     if let Some(base) = files {
@@ -440,8 +297,4 @@ fn request(job: &Job) -> VetRequest {
         },
         ..VetRequest::new(settings)
     }
-}
-
-fn refusal(reason: RefusalReason, message: String) -> Refusal {
-    Refusal { reason, message }
 }

@@ -28,6 +28,7 @@ mod tls;
 mod wire;
 
 pub use config::{Config, Listen, RegistryAccess, Timings, TlsFiles};
+pub use memory::memory_limit;
 pub use metrics::render as render_metrics;
 pub use registries::host_services;
 pub use start::{Error, Evaluator, Handle, shared_engine};

@@ -50,7 +50,7 @@ impl MemoryPlan {
 
     /// The plan for this process: `budget` if it is given, else from the limit of the container or of the machine.
     pub(crate) fn detect(budget: Option<u64>) -> Self {
-        match (budget, limit(Path::new("/"))) {
+        match (budget, memory_limit()) {
             (Some(budget), _) => Self::of_budget(budget),
             (None, Some(limit)) => Self::of_limit(limit),
             (None, None) => {
@@ -59,6 +59,11 @@ impl MemoryPlan {
             }
         }
     }
+}
+
+/// The memory that this process may use, with everything that shares its container; none if that is not known.
+pub fn memory_limit() -> Option<u64> {
+    limit(Path::new("/"))
 }
 
 /// The smallest limit that applies to this process. `root` is the root of the file system.

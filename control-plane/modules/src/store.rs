@@ -14,7 +14,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use assent_core::digest::Digest;
@@ -56,8 +56,9 @@ pub struct ArtefactStat {
 pub struct Keep {
     /// Modules in use. Neither they nor their artefacts are ever removed.
     pub modules: HashSet<Digest>,
-    /// Fingerprints of engines whose artefacts are offered; artefacts of others go.
-    pub engines: HashSet<String>,
+    /// The fingerprint of the engine that makes artefacts now, if it is known. Artefacts for
+    /// other engines go when no evaluator has asked for them for a day.
+    pub engine: Option<String>,
     /// Files younger than this stay: a module is stored before anything names it.
     pub younger_than: Duration,
 }
@@ -242,9 +243,10 @@ impl Store {
             .await
     }
 
-    /// Removes blobs that are not kept, and temporary files of interrupted writes.
-    pub async fn collect(&self, keep: Keep) -> Result<Collected, Error> {
-        let (collected, removed) = self.blocking(move |disk| disk.collect(&keep)).await?;
+    /// Removes blobs that are not kept, and temporary files of interrupted writes. `now` is
+    /// what the age of files is measured by.
+    pub async fn collect(&self, keep: Keep, now: SystemTime) -> Result<Collected, Error> {
+        let (collected, removed) = self.blocking(move |disk| disk.collect(&keep, now)).await?;
         let mut cache = self.cache();
         removed.iter().for_each(|key| cache.forget(key));
         Ok(collected)

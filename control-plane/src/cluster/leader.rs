@@ -1,8 +1,9 @@
 //! The leader's loop: from a complete list of all objects to the loss of the Lease.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use assent_controller::{Config, Controller, Outcome};
+use assent_core::Digest;
 use assent_grpc::{
     Hub, StreamEvent,
     events::{self, BATCH},
@@ -16,7 +17,6 @@ use assent_k8s::{
     status::{StatusWriter, Written},
     watch::{self, Change},
 };
-use assent_modules::{store::Store, vet::Vetter};
 use tokio::{
     sync::{mpsc, watch as channel},
     task::JoinSet,
@@ -24,12 +24,12 @@ use tokio::{
 };
 use tracing::{debug, error};
 
-use super::{collect, sources};
+use super::sources;
 use crate::{
     control::Query,
     metrics::Metrics,
     runner::Runner,
-    vetting::{self, Vetting},
+    vetting::{self, Artefacts, COLLECT_EVERY, Vetting},
 };
 
 /// Changes of objects that may wait; watches pause while the channel is full.
@@ -50,8 +50,8 @@ pub(super) struct LeaderContext {
     pub(super) identity: String,
     pub(super) hub: Hub,
     pub(super) metrics: Metrics,
-    pub(super) store: Store,
-    pub(super) vetter: Vetter,
+    /// The module store, and what compiles its modules.
+    pub(super) artefacts: Artefacts,
     pub(super) standing: Standing,
     /// Notified whenever something may have changed.
     pub(super) changes: channel::Sender<u64>,
@@ -104,7 +104,13 @@ impl<'a> LeaderLoop<'a> {
         cluster: Cluster,
         config: Config,
     ) -> anyhow::Result<Self> {
-        let modules = context.store.list().await?.into_iter().collect();
+        let modules = context
+            .artefacts
+            .store()
+            .list()
+            .await?
+            .into_iter()
+            .collect();
         let (changes_tx, changes) = mpsc::channel(MAX_CHANGES);
         let (outcomes_tx, outcomes) = mpsc::channel(MAX_OUTCOMES);
         let (vetted_tx, vetted) = mpsc::channel(64);
@@ -115,12 +121,7 @@ impl<'a> LeaderLoop<'a> {
         tasks.spawn(writer.run(written_tx));
         let (recorder, events) = EventRecorder::new();
         tasks.spawn(events.write(client.clone(), context.identity.clone()));
-        let vetting = Vetting::new(
-            context.store.clone(),
-            context.vetter.clone(),
-            context.metrics.clone(),
-            vetted_tx,
-        );
+        let vetting = Vetting::new(context.artefacts.clone(), vetted_tx);
         let runner = Runner::new(
             context.hub.clone(),
             context.metrics.clone(),
@@ -152,8 +153,9 @@ impl<'a> LeaderLoop<'a> {
     async fn run(&mut self) {
         let mut batch = Vec::with_capacity(BATCH);
         let mut resync = time::interval(RESYNC_INTERVAL);
-        let mut collecting = collect::ticks();
+        let mut collecting = time::interval(COLLECT_EVERY);
         resync.reset();
+        collecting.reset();
         loop {
             self.settle();
             // A read changes nothing and must not wake those who wait for changes.
@@ -228,7 +230,11 @@ impl<'a> LeaderLoop<'a> {
         self.context.changes.send_modify(|n| *n += 1);
         let synced = self.controller.is_restored();
         let is_synced = &self.context.synced;
-        is_synced.send_if_modified(|now| std::mem::replace(now, synced) != synced);
+        let changed = is_synced.send_if_modified(|now| std::mem::replace(now, synced) != synced);
+        if changed && synced {
+            // What an earlier leader vetted, this process has never compiled.
+            self.context.artefacts.want(self.named_modules());
+        }
     }
 
     fn change(&mut self, change: Change) {
@@ -245,14 +251,23 @@ impl<'a> LeaderLoop<'a> {
         gauge.set(uninjected.unwrap_or(i64::MAX));
     }
 
-    /// Removes modules that no stored revision names.
+    /// Removes modules that no stored revision names, and makes missing artefacts of those that
+    /// one does.
     fn collect(&self) {
         if !self.controller.is_restored() {
             return;
         }
-        let named = self.controller.objects().named_modules();
-        let store = self.context.store.clone();
-        tokio::spawn(async move { collect::remove_unnamed(&store, named).await });
+        let named = self.named_modules();
+        let artefacts = self.context.artefacts.clone();
+        artefacts.want(named.iter().copied());
+        tokio::spawn(async move { artefacts.collect(named).await });
+    }
+
+    /// The modules of stored revisions, and of those that replicas are still told to serve.
+    fn named_modules(&self) -> HashSet<Digest> {
+        let mut named = self.controller.objects().named_modules();
+        named.extend(self.context.hub.named_modules());
+        named
     }
 }
 

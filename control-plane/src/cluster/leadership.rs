@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::{
-    args::ClusterArgs, collect, http::Readiness, leader::LeaderContext, prefetch::Prefetch,
-    settings::quota,
+    args::ClusterArgs, http::Readiness, leader::LeaderContext, prefetch::Prefetch, settings::quota,
 };
+use crate::vetting::COLLECT_EVERY;
 
 /// Leads while the election says so.
 pub(super) struct Leadership {
@@ -42,14 +42,14 @@ impl Leadership {
                     let modules = Prefetch {
                         client: self.context.client.clone(),
                         namespace: self.args.namespace.clone(),
-                        store: self.context.store.clone(),
+                        artefacts: self.context.artefacts.clone(),
                     };
                     let prefetch = standby::prefetch(
                         &modules.client,
                         &modules.namespace,
                         self.parse.clone(),
                         &modules,
-                        collect::INTERVAL,
+                        COLLECT_EVERY,
                     );
                     tokio::select! {
                         () = resign.cancelled() => {}

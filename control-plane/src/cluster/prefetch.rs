@@ -7,17 +7,17 @@ use assent_k8s::{
     Client,
     standby::{ModuleStore, StoredModule},
 };
-use assent_modules::store::Store;
 use futures::future::BoxFuture;
 
-use super::{collect, sources::module_access};
-use crate::vetting::fetch_again;
+use super::sources::module_access;
+use crate::vetting::{Artefacts, fetch_again};
 
-/// Fetches modules from registries and collects those that no revision names.
+/// Fetches modules from registries, compiles them for evaluators, and collects those that no
+/// revision names.
 pub(super) struct Prefetch {
     pub(super) client: Client,
     pub(super) namespace: String,
-    pub(super) store: Store,
+    pub(super) artefacts: Artefacts,
 }
 
 // === impl Prefetch ===
@@ -25,16 +25,21 @@ pub(super) struct Prefetch {
 impl ModuleStore for Prefetch {
     fn fetch(&self, module: StoredModule) -> BoxFuture<'static, ()> {
         let access = module_access(&self.client, &self.namespace);
-        let store = self.store.clone();
+        let artefacts = self.artefacts.clone();
         Box::pin(async move {
             let sources = (access.sources)(module.server.as_ref());
             let StoredModule { url, digest, .. } = module;
-            fetch_again(&store, &url, digest, &sources, access.addresses, None).await;
+            let store = artefacts.store();
+            fetch_again(store, &url, digest, &sources, access.addresses, None).await;
+            artefacts.want([digest]);
         })
     }
 
     fn collect(&self, named: HashSet<Digest>) -> BoxFuture<'static, ()> {
-        let store = self.store.clone();
-        Box::pin(async move { collect::remove_unnamed(&store, named).await })
+        let artefacts = self.artefacts.clone();
+        Box::pin(async move {
+            artefacts.want(named.iter().copied());
+            artefacts.collect(named).await;
+        })
     }
 }

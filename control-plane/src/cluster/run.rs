@@ -46,6 +46,7 @@ use crate::{
     control::Control,
     metrics::Metrics,
     services::{Blobs, Sources},
+    vetting::{Artefacts, Compiler},
 };
 
 /// Stream events that may wait for the leader's loop; streams pause while the channel is full.
@@ -111,6 +112,13 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
     let control = Control::new(queries, changes.subscribe());
     let metrics = Metrics::default();
     let registry = Arc::new(registry(&hub, &metrics, &store));
+
+    let compiler = Compiler::open(&args.state, store.clone(), vetter, metrics.clone())?;
+    let artefacts = Artefacts::new(compiler);
+    spawn(
+        &mut tasks,
+        unless(shutdown.clone(), artefacts.clone().run()),
+    );
 
     let tls = follow_leaf(&mut tasks, &leaf, &shutdown)?;
     let expiry = tell_expiry(leaf.clone(), authority.clone(), metrics.clone());
@@ -186,8 +194,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
         identity,
         hub: hub.clone(),
         metrics: metrics.clone(),
-        store,
-        vetter,
+        artefacts,
         standing,
         changes,
         ca_bundle: bundles(&mut tasks, authority, &shutdown),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use assent_api::ParsedServer;
+use assent_controller::Failure;
 use assent_k8s::{
     Client,
     sources::{self, SourceReader},
@@ -14,7 +15,7 @@ use async_trait::async_trait;
 use crate::{
     runner::ModuleAccess,
     servers,
-    vetting::{DeclaredSources, Failed, ReadSources},
+    vetting::{DeclaredSources, ReadSources, failure},
 };
 
 /// Modules come from public addresses, and from what PolicyServers declare.
@@ -84,9 +85,9 @@ impl SecretSources {
 
 #[async_trait]
 impl ReadSources for SecretSources {
-    async fn read(&self) -> Result<Sources, Failed> {
+    async fn read(&self) -> Result<Sources, Failure> {
         // The object may be created or corrected later.
-        let failed = |error: sources::Error| Failed::later(error.to_string());
+        let failed = |error: sources::Error| failure::later(error.to_string());
         let mut sources = self.references.declared.clone();
         for (host, name, key) in &self.references.certificates {
             let certificate = self.reader.certificate(name, key).await.map_err(failed)?;

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::vetting::{Artefacts, Compiler};
 
 struct Harness {
     runner: Runner,
@@ -34,7 +35,8 @@ impl Harness {
         let store = Store::open(dir.path()).unwrap();
         let (outcomes, _) = mpsc::channel(1);
         let vetter = Vetter::new("/nonexistent".into(), Vec::new());
-        let vetting = Vetting::new(store, vetter, metrics.clone(), outcomes);
+        let compiler = Compiler::open(dir.path(), store, vetter, metrics.clone()).unwrap();
+        let vetting = Vetting::new(Artefacts::new(compiler), outcomes);
         let access = ModuleAccess {
             files: None,
             addresses: AddressPolicy::LOCAL,

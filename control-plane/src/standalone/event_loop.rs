@@ -8,13 +8,12 @@ use std::{
 use assent_controller::{Action, Controller, Now};
 use assent_core::{Digest, PolicyKey, policy::DEFAULT_SERVER};
 use assent_grpc::{
-    StreamEvent,
+    Hub, StreamEvent,
     events::{self, BATCH},
     rollout,
     status::Page,
 };
 use assent_local::{LocalApi, LocalBackend, directory::Scan, dispatch::Table};
-use assent_modules::store::{Keep, Store};
 use tokio::{
     sync::{mpsc, watch},
     time::{self, Instant},
@@ -27,15 +26,12 @@ use crate::{
     control::Query,
     metrics::Metrics,
     runner::{RollbackAnswer, Runner, client_status},
-    vetting,
+    vetting::{self, Artefacts, COLLECT_EVERY},
     view::PolicyObject,
 };
 
 /// The delay before a failed write of the state is retried.
 const WRITE_RETRY: Duration = Duration::from_secs(1);
-
-/// How often modules that no revision names are removed.
-const COLLECT_EVERY: Duration = Duration::from_secs(600);
 
 const NOT_READ: &str = "the directory of policies has not been read yet";
 
@@ -45,7 +41,8 @@ pub(super) struct EventLoop {
     pub(super) api: LocalApi,
     pub(super) runner: Runner,
     pub(super) metrics: Metrics,
-    pub(super) store: Store,
+    pub(super) hub: Hub,
+    pub(super) artefacts: Artefacts,
     /// Evaluators in this process.
     pub(super) replicas: u16,
     pub(super) endpoints: Endpoints,
@@ -269,26 +266,18 @@ impl EventLoop {
         objects.into_values().collect()
     }
 
-    /// Removes modules that no stored revision names.
+    /// Removes modules that no stored revision names, and makes missing artefacts of those that
+    /// one does.
     fn collect(&self) {
         let records = self.api.store().records();
-        let named = records
+        let stored = records
             .flat_map(|r| &r.revisions)
             .filter_map(|r| r.module_digest.parse().ok());
-        let modules: HashSet<Digest> = named.collect();
-        let store = self.store.clone();
-        tokio::spawn(async move {
-            let keep = Keep {
-                modules,
-                // A module is stored before its vetting ends and a revision names it.
-                younger_than: COLLECT_EVERY,
-                ..Keep::default()
-            };
-            match store.collect(keep).await {
-                Ok(collected) => debug!(?collected, "removed modules that no revision names"),
-                Err(error) => error!("failed to remove modules that no revision names: {error}"),
-            }
-        });
+        let mut named: HashSet<Digest> = stored.collect();
+        named.extend(self.hub.named_modules());
+        let artefacts = self.artefacts.clone();
+        artefacts.want(named.iter().copied());
+        tokio::spawn(async move { artefacts.collect(named).await });
     }
 }
 

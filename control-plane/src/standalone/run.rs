@@ -49,7 +49,7 @@ use crate::{
     runner::{ModuleAccess, Runner},
     servers,
     services::{Blobs, Sources},
-    vetting::{DeclaredSources, Vetting},
+    vetting::{Artefacts, Compiler, DeclaredSources, Vetting},
 };
 
 /// Stream events that may wait for the event loop; when there is no room the stream waits.
@@ -121,7 +121,9 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
     let registry = Arc::new(registry(&hub, &metrics, &store));
 
     let (vetted, vetted_rx) = mpsc::channel(64);
-    let vetting = Vetting::new(store.clone(), vetter, metrics.clone(), vetted);
+    let compiler = Compiler::open(&state, store.clone(), vetter, metrics.clone())?;
+    let artefacts = Artefacts::new(compiler);
+    let vetting = Vetting::new(artefacts.clone(), vetted);
     let options = api::Options {
         parse: parse_options(&protected_resources),
         allow_mass_removal,
@@ -156,7 +158,8 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         api,
         runner,
         metrics,
-        store: store.clone(),
+        hub: hub.clone(),
+        artefacts: artefacts.clone(),
         replicas,
         endpoints: endpoints.clone(),
         routes: routes_tx,
@@ -168,6 +171,11 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         routed: Vec::new(),
     };
     tasks.spawn(event_loop.run(shutdown.clone()));
+    let (making, stop) = (artefacts.run(), shutdown.clone());
+    tasks.spawn(async move {
+        stop.run_until_cancelled(making).await;
+        Ok(())
+    });
     let watched = directory::Options {
         parse: parse_options(&protected_resources),
         ..directory::Options::new(policies)

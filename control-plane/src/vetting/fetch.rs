@@ -7,15 +7,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use assent_controller::Failure;
 use assent_core::Digest;
 use assent_modules::store::{MAX_MODULE_BYTES, Store};
 use assent_oci::{AddressPolicy, Files, ModuleUrl, Puller, Sources, SourcesError, verify::Keys};
 use futures::FutureExt as _;
+use tokio::sync::Semaphore;
 use tracing::debug;
 
 use super::{
-    Failed, Job,
+    Job,
     budget::ByteBudget,
+    failure,
     flights::Flights,
     locks::DigestLocks,
     turns::{FairTurns, Turn},
@@ -41,13 +44,17 @@ const PULLER_MAX_AGE: Duration = Duration::from_secs(600);
 pub(super) static BYTES_IN_FLIGHT: LazyLock<ByteBudget> =
     LazyLock::new(|| ByteBudget::new(MAX_BYTES_IN_FLIGHT));
 
+/// Modules of stored revisions that are fetched at once. After a restart all of them may be
+/// missing.
+pub(super) static RESTORING: Semaphore = Semaphore::const_new(CONCURRENT_PULLS);
+
 /// Fetches modules for jobs.
 #[derive(Clone)]
 pub(super) struct Fetcher {
     store: Store,
     budget: ByteBudget,
     turns: FairTurns,
-    pulls: Arc<Flights<PullKey, Fetched, Failed>>,
+    pulls: Arc<Flights<PullKey, Fetched, Failure>>,
     downloads: DigestLocks,
     pullers: Arc<Mutex<Pullers>>,
     metrics: Metrics,
@@ -114,11 +121,11 @@ impl Fetcher {
         job: &Job,
         sources: Sources,
         since: u64,
-    ) -> Result<Fetched, Failed> {
+    ) -> Result<Fetched, Failure> {
         let url: ModuleUrl = job
             .url
             .parse()
-            .map_err(|e| Failed::invalid(format!("spec.module: {e}")))?;
+            .map_err(|e| failure::invalid(format!("spec.module: {e}")))?;
         let puller = self.puller(job, &sources)?;
         let key = PullKey {
             url: job.url.clone(),
@@ -135,9 +142,14 @@ impl Fetcher {
             .await
     }
 
-    async fn pull(&self, puller: &Puller, url: &ModuleUrl, _turn: Turn) -> Result<Fetched, Failed> {
+    async fn pull(
+        &self,
+        puller: &Puller,
+        url: &ModuleUrl,
+        _turn: Turn,
+    ) -> Result<Fetched, Failure> {
         let start = Instant::now();
-        let located = puller.locate(url).await.map_err(Failed::pulling)?;
+        let located = puller.locate(url).await.map_err(failure::pulling)?;
         let mut _downloading = None;
         if let (Some(digest), Some(url)) = (located.digest(), located.resolved_url()) {
             // Another tag, or another registry, may name the same module.
@@ -150,13 +162,13 @@ impl Fetcher {
         }
         let size = located.size().unwrap_or(MAX_MODULE_BYTES as u64);
         let _share = self.budget.take(size).await;
-        let pulled = puller.fetch(located).await.map_err(Failed::pulling)?;
+        let pulled = puller.fetch(located).await.map_err(failure::pulling)?;
         self.metrics
             .module_pull
             .observe(start.elapsed().as_secs_f64());
         let size = pulled.bytes.len() as u64;
         let stored = self.store.put_expected(pulled.digest, pulled.bytes);
-        stored.await.map_err(|e| Failed::later(e.to_string()))?;
+        stored.await.map_err(|e| failure::later(e.to_string()))?;
         debug!(%url, digest = %pulled.digest, signer = ?pulled.verified_by, "fetched a module");
         Ok(Fetched {
             digest: pulled.digest,
@@ -166,15 +178,15 @@ impl Fetcher {
     }
 
     /// The size of a stored module.
-    pub(super) async fn stat(&self, digest: Digest) -> Result<Option<u64>, Failed> {
+    pub(super) async fn stat(&self, digest: Digest) -> Result<Option<u64>, Failure> {
         let found = self.store.stat(digest).await;
-        found.map_err(|e| Failed::later(e.to_string()))
+        found.map_err(|e| failure::later(e.to_string()))
     }
 
-    fn puller(&self, job: &Job, sources: &Sources) -> Result<Puller, Failed> {
+    fn puller(&self, job: &Job, sources: &Sources) -> Result<Puller, Failure> {
         let mut pullers = self.pullers.lock().unwrap_or_else(PoisonError::into_inner);
         let puller = pullers.get(sources, job.addresses, Instant::now());
-        let mut puller = puller.map_err(|e| Failed::invalid(e.to_string()))?;
+        let mut puller = puller.map_err(|e| failure::invalid(e.to_string()))?;
         if let Some(base) = &job.files {
             puller = puller.with_files(Files::Below(base.clone()));
         }
@@ -182,7 +194,7 @@ impl Fetcher {
             return Ok(puller);
         }
         let keys = Keys::any_of(&job.verification).map_err(|e| {
-            Failed::invalid(format!(
+            failure::invalid(format!(
                 "spec.verification.publicKeys of the PolicyServer: {e}"
             ))
         })?;

@@ -1,19 +1,22 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
+    fs::Permissions,
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use assent_core::PolicyKey;
-use assent_modules::vet::Bounds;
+use assent_core::{PolicyKey, rollout::RefusalReason};
+use assent_modules::vet::{Bounds, Refused, Stage, Vetter};
 use assent_oci::verify::Rejected;
 use axum::{Router, extract::State, http::StatusCode, http::Uri};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinSet};
 
 use super::{budget::ByteBudget, *};
+use crate::metrics::Metrics;
 
 const LAYER: &str = "application/vnd.wasm.content.layer.v1+wasm";
 
@@ -26,8 +29,15 @@ struct Registry {
     content: Arc<HashMap<String, Vec<u8>>>,
     /// Modules that were requested and not stored yet, at most.
     in_flight: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
+    /// At most.
+    requests_at_once: Arc<AtomicUsize>,
     store: Option<Store>,
 }
+
+/// What a child says about the system.
+const SYSTEM: &str = r#"{"confinement": {"landlock": "full", "seccomp": true,
+    "no_new_privileges": true, "unprivileged": true}, "engine": "test"}"#;
 
 /// Vetting with children that are shell scripts.
 struct Harness {
@@ -65,6 +75,12 @@ impl Registry {
     }
 
     async fn get(State(registry): State<Self>, uri: Uri) -> Result<Vec<u8>, StatusCode> {
+        let requests = registry.requests.fetch_add(1, Ordering::SeqCst) + 1;
+        registry
+            .requests_at_once
+            .fetch_max(requests, Ordering::SeqCst);
+        // Those who come at the same time are seen together.
+        tokio::time::sleep(Duration::from_millis(5)).await;
         if uri.path().contains("/manifests/") {
             registry.manifests.fetch_add(1, Ordering::SeqCst);
         } else {
@@ -76,6 +92,7 @@ impl Registry {
             }
         }
         let found = registry.content.get(uri.path()).cloned();
+        registry.requests.fetch_sub(1, Ordering::SeqCst);
         found.ok_or(StatusCode::NOT_FOUND)
     }
 }
@@ -85,6 +102,8 @@ impl Registry {
 impl Harness {
     async fn start(mut registry: Registry) -> Self {
         let dir = TempDir::new().unwrap();
+        // Children of root are another user.
+        make_public(dir.path());
         let store = Store::open(&dir.path().join("store")).unwrap();
         registry.store = Some(store.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -93,11 +112,15 @@ impl Harness {
         let mut server = JoinSet::new();
         server.spawn(async move { axum::serve(listener, app).await.unwrap() });
         std::fs::create_dir(dir.path().join("orders")).unwrap();
+        make_public(&dir.path().join("orders"));
         std::fs::write(dir.path().join("report"), report()).unwrap();
+        std::fs::write(dir.path().join("system"), SYSTEM).unwrap();
         let (sender, outcomes) = mpsc::channel(1000);
         let vetter = vetter(dir.path());
+        let compiler = Compiler::open(dir.path(), store, vetter, Metrics::default()).unwrap();
+        let artefacts = Artefacts::new(compiler);
         Self {
-            vetting: Vetting::new(store, vetter, Metrics::default(), sender),
+            vetting: Vetting::new(artefacts, sender),
             outcomes,
             dir,
             sources: Sources {
@@ -106,6 +129,16 @@ impl Harness {
             },
             _server: server,
         }
+    }
+
+    /// Another process with the same directories.
+    fn restart(&mut self) {
+        let store = self.vetting.artefacts.store().clone();
+        let vetter = vetter(self.dir.path());
+        let compiler = Compiler::open(self.dir.path(), store, vetter, Metrics::default());
+        let (sender, outcomes) = mpsc::channel(1000);
+        self.vetting = Vetting::new(Artefacts::new(compiler.unwrap()), sender);
+        self.outcomes = outcomes;
     }
 
     fn url(&self, name: &str) -> String {
@@ -144,12 +177,17 @@ impl Harness {
     }
 }
 
+fn make_public(dir: &Path) {
+    std::fs::set_permissions(dir, Permissions::from_mode(0o777)).unwrap();
+}
+
 /// Children keep their orders in a directory, wait for a file if there is one called `wait`,
 /// and accept every module.
 fn vetter(dir: &Path) -> Vetter {
     let dir = dir.display();
     let script = format!(
-        "cat > \"$(mktemp {dir}/orders/XXXXXXXX)\"; \
+        "if [ \"$0\" = --report ]; then cat {dir}/system; exit; fi; \
+         cat > \"$(mktemp {dir}/orders/XXXXXXXX)\"; \
          while [ -e {dir}/wait ]; do sleep 0.02; done; cat {dir}/report"
     );
     Vetter::new("/bin/sh".into(), vec!["-c".to_owned(), script]).with_bounds(Bounds::default())
@@ -190,6 +228,14 @@ fn mk_job(namespace: &str, name: &str, url: String) -> Job {
     }
 }
 
+/// A job whose module is in the store.
+fn pinned(name: &str, digest: Digest) -> Job {
+    Job {
+        pinned: Some(digest),
+        ..mk_job("ns", name, "registry://r.io/p:v1".to_owned())
+    }
+}
+
 #[tokio::test]
 async fn module_of_many_policies_is_pulled_and_compiled_once() {
     let registry = Registry::new(&[("org/p", module(1, 100))]);
@@ -211,11 +257,16 @@ async fn module_of_many_policies_is_pulled_and_compiled_once() {
 }
 
 /// Vets one module whose child reports this metadata.
-async fn vet_with(metadata: &str, granted: &[&str]) -> Result<Module, Failed> {
+async fn vet_with(metadata: &str, granted: &[&str]) -> Result<Module, Failure> {
     let mut harness = Harness::start(Registry::default()).await;
     let facts = format!(r#"{{"abi":"wapc","metadata":{metadata},"size":9,"engine":"test"}}"#);
     std::fs::write(harness.dir.path().join("report"), report_with(&facts)).unwrap();
-    let stored = harness.vetting.store().put(module(1, 100).into()).await;
+    let stored = harness
+        .vetting
+        .artefacts
+        .store()
+        .put(module(1, 100).into())
+        .await;
     harness.start_job(Job {
         pinned: Some(stored.unwrap()),
         granted_capabilities: granted.iter().map(|one| (*one).to_owned()).collect(),
@@ -293,9 +344,118 @@ async fn pulled_bytes_stay_within_the_budget() {
 }
 
 #[tokio::test]
+async fn mass_apply_pulls_few_modules_at_once() {
+    let names: Vec<String> = (0..60).map(|n| format!("p-{n}")).collect();
+    let modules: Vec<_> = (0..)
+        .zip(&names)
+        .map(|(seed, name)| (name.as_str(), module(seed, 100)))
+        .collect();
+    let registry = Registry::new(&modules);
+    let mut harness = Harness::start(registry.clone()).await;
+    for name in &names {
+        harness.start_job(mk_job("ns", name, harness.url(name)));
+    }
+    harness.accepted(names.len()).await;
+    assert_eq!(registry.blobs.load(Ordering::SeqCst), names.len());
+    let most = registry.requests_at_once.load(Ordering::SeqCst);
+    assert!((1..=4).contains(&most), "{most}");
+}
+
+#[tokio::test]
+async fn module_that_brought_the_process_down_twice_is_refused() {
+    let mut harness = Harness::start(Registry::default()).await;
+    let store = harness.vetting.artefacts.store().clone();
+    let digest = store.put(module(1, 100).into()).await.unwrap();
+    let state = harness.dir.path().to_owned();
+    for deaths in 0..2 {
+        harness.restart();
+        let attempt = harness.vetting.compiler.begin(digest).await.unwrap();
+        assert_eq!(attempt.is_careful(), deaths > 0);
+        // The process dies while the module is vetted.
+        std::mem::forget(attempt);
+    }
+    harness.restart();
+    harness.start_job(pinned("p", digest));
+    let failure = harness.outcomes.recv().await.unwrap().result.unwrap_err();
+    assert!(!failure.retryable);
+    assert_eq!(failure.refusal.reason, RefusalReason::Invalid);
+    let message = failure.refusal.message;
+    assert!(
+        message.contains("brought the control plane down"),
+        "{message}"
+    );
+    assert_eq!(harness.children(), (0, 0));
+    // Other modules are not affected, and leave nothing behind.
+    let other = store.put(module(2, 100).into()).await.unwrap();
+    harness.start_job(pinned("other", other));
+    harness.accepted(1).await;
+    let marks = std::fs::read_dir(state.join("attempts")).unwrap();
+    assert_eq!(marks.count(), 1);
+}
+
+#[tokio::test]
+async fn careful_attempt_gets_less_memory() {
+    let mut harness = Harness::start(Registry::default()).await;
+    let store = harness.vetting.artefacts.store().clone();
+    let digest = store.put(module(1, 100).into()).await.unwrap();
+    let attempt = harness.vetting.compiler.begin(digest).await.unwrap();
+    let usual = harness.vetting.compiler.vetter(&attempt).memory_bytes();
+    std::mem::forget(attempt);
+    harness.restart();
+    let compiler = &harness.vetting.compiler;
+    let attempt = compiler.begin(digest).await.unwrap();
+    assert_eq!(compiler.vetter(&attempt).memory_bytes(), usual / 2);
+}
+
+#[tokio::test]
+async fn artefacts_of_modules_that_were_never_vetted_here_are_made() {
+    let mut harness = Harness::start(Registry::default()).await;
+    let store = harness.vetting.artefacts.store().clone();
+    let first = store.put(module(1, 100).into()).await.unwrap();
+    let second = store.put(module(2, 100).into()).await.unwrap();
+    let artefacts = harness.vetting.artefacts().clone();
+    // A standby or a new leader: nothing was vetted by this process.
+    artefacts.want([first, second, Digest::of(b"not fetched yet")]);
+    let making = tokio::spawn(artefacts.clone().run());
+    until_async(async || {
+        let made = store.stat_artefact("test", first).await.unwrap().is_some();
+        made && store.stat_artefact("test", second).await.unwrap().is_some()
+    })
+    .await;
+    assert_eq!(harness.children(), (2, 0));
+    // They are made once.
+    artefacts.want([first, second]);
+    harness.start_job(pinned("p", first));
+    harness.accepted(1).await;
+    assert_eq!(harness.children(), (2, 1));
+    making.abort();
+}
+
+#[tokio::test]
+async fn artefact_outlives_collections_while_a_revision_names_its_module() {
+    let mut harness = Harness::start(Registry::default()).await;
+    let store = harness.vetting.artefacts.store().clone();
+    let digest = store.put(module(1, 100).into()).await.unwrap();
+    harness.start_job(pinned("p", digest));
+    harness.accepted(1).await;
+    let hour = std::time::SystemTime::now() + Duration::from_secs(3600);
+    let artefacts = harness.vetting.artefacts().clone();
+    artefacts.collect_at(HashSet::from([digest]), hour).await;
+    assert!(store.stat_artefact("test", digest).await.unwrap().is_some());
+    artefacts.collect_at(HashSet::new(), hour).await;
+    assert!(store.stat_artefact("test", digest).await.unwrap().is_none());
+    assert!(store.stat(digest).await.unwrap().is_none());
+}
+
+#[tokio::test]
 async fn single_policy_does_not_wait_for_a_namespace_with_many() {
     let mut harness = Harness::start(Registry::default()).await;
-    let stored = harness.vetting.store().put(module(1, 100).into()).await;
+    let stored = harness
+        .vetting
+        .artefacts
+        .store()
+        .put(module(1, 100).into())
+        .await;
     let digest = stored.unwrap();
     let job = |namespace: &str, name: &str| Job {
         pinned: Some(digest),
@@ -307,9 +467,9 @@ async fn single_policy_does_not_wait_for_a_namespace_with_many() {
         harness.start_job(job("many", &format!("p-{n}")));
     }
     // One of them is vetted, which does not end before all others wait.
-    until(|| harness.vetting.turns.waiting() == 19).await;
+    until(|| harness.vetting.compiler.turns.waiting() == 19).await;
     harness.start_job(job("single", "p"));
-    until(|| harness.vetting.turns.waiting() == 20).await;
+    until(|| harness.vetting.compiler.turns.waiting() == 20).await;
     std::fs::remove_file(&wait).unwrap();
     let order = harness.accepted(21).await;
     let place = order.iter().position(|key| key == "namespaced/single/p");
@@ -319,7 +479,12 @@ async fn single_policy_does_not_wait_for_a_namespace_with_many() {
 #[tokio::test]
 async fn cancelled_job_gives_its_turn_to_the_next() {
     let mut harness = Harness::start(Registry::default()).await;
-    let stored = harness.vetting.store().put(module(1, 100).into()).await;
+    let stored = harness
+        .vetting
+        .artefacts
+        .store()
+        .put(module(1, 100).into())
+        .await;
     let digest = stored.unwrap();
     let job = |name: &str| Job {
         pinned: Some(digest),
@@ -334,10 +499,17 @@ async fn cancelled_job_gives_its_turn_to_the_next() {
         .start(job("first"), sources, cancelled.clone());
     until(|| harness.children().0 == 1).await;
     harness.start_job(job("second"));
-    until(|| harness.vetting.turns.waiting() == 1).await;
+    until(|| harness.vetting.compiler.turns.waiting() == 1).await;
     cancelled.cancel();
     std::fs::remove_file(&wait).unwrap();
     assert_eq!(harness.accepted(1).await, ["namespaced/ns/second"]);
+}
+
+/// The same for what has to be waited for.
+async fn until_async(test: impl AsyncFn() -> bool) {
+    while !test().await {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// Waits for something that happens unless the code is broken.
@@ -349,7 +521,7 @@ async fn until(test: impl Fn() -> bool) {
 
 #[track_caller]
 fn check(error: assent_oci::Error, reason: RefusalReason, retryable: bool) {
-    let failed = Failed::pulling(error);
+    let failed = failure::pulling(error);
     assert_eq!(
         (failed.refusal.reason, failed.retryable),
         (reason, retryable)
@@ -385,7 +557,7 @@ fn slow_or_crashed_vetting_is_tried_again() {
         (Stage::Compile, false),
         (Stage::Settings, false),
     ] {
-        let failed = Failed::vetted(Refused {
+        let failed = failure::vetted(Refused {
             stage,
             message: String::new(),
         });

@@ -16,6 +16,8 @@ pub(super) struct FairTurns(Arc<Mutex<State>>);
 struct State {
     free: usize,
     waiting: RoundRobin<oneshot::Sender<Turn>>,
+    /// Served when nobody else waits.
+    idle: VecDeque<oneshot::Sender<Turn>>,
 }
 
 /// One turn; dropping it passes it on.
@@ -37,11 +39,24 @@ impl FairTurns {
         Self(Arc::new(Mutex::new(State {
             free: places.max(1),
             waiting: RoundRobin::default(),
+            idle: VecDeque::new(),
         })))
     }
 
     /// Waits for a turn. Dropping the future gives up the place in the queue.
     pub(super) async fn take(&self, namespace: &str) -> Turn {
+        self.wait(|state, sender| state.waiting.push(namespace, sender))
+            .await
+    }
+
+    /// Waits for a turn that nobody else wants: work in the background delays a policy by
+    /// what has begun, at most.
+    pub(super) async fn take_idle(&self) -> Turn {
+        self.wait(|state, sender| state.idle.push_back(sender))
+            .await
+    }
+
+    async fn wait(&self, queue: impl FnOnce(&mut State, oneshot::Sender<Turn>)) -> Turn {
         let receiver = {
             let mut state = self.state();
             if state.free > 0 {
@@ -49,7 +64,7 @@ impl FairTurns {
                 return Turn(Some(self.clone()));
             }
             let (sender, receiver) = oneshot::channel();
-            state.waiting.push(namespace, sender);
+            queue(&mut state, sender);
             receiver
         };
         receiver
@@ -70,7 +85,8 @@ impl FairTurns {
     fn pass_on(self) {
         loop {
             let mut state = self.state();
-            let Some(next) = state.waiting.pop() else {
+            let next = state.waiting.pop();
+            let Some(next) = next.or_else(|| state.idle.pop_front()) else {
                 state.free += 1;
                 return;
             };
@@ -172,6 +188,27 @@ mod tests {
         let third = third.now_or_never().unwrap();
         drop((second, third));
         assert_eq!(turns.state().free, 2);
+    }
+
+    #[tokio::test]
+    async fn work_in_the_background_comes_last() {
+        let turns = FairTurns::new(1);
+        let held = turns.take("a").await;
+        let mut idle = Box::pin(turns.take_idle());
+        assert!(idle.as_mut().now_or_never().is_none());
+        let mut first = Box::pin(turns.take("a"));
+        let mut second = Box::pin(turns.take("b"));
+        assert!(first.as_mut().now_or_never().is_none());
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(held);
+        let held = first.now_or_never().unwrap();
+        assert!(idle.as_mut().now_or_never().is_none());
+        drop(held);
+        let held = second.now_or_never().unwrap();
+        assert!(idle.as_mut().now_or_never().is_none());
+        drop(held);
+        drop(idle.now_or_never().unwrap());
+        assert_eq!(turns.state().free, 1);
     }
 
     #[tokio::test]

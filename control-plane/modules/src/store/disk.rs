@@ -93,6 +93,8 @@ impl Disk {
         module: Digest,
     ) -> Result<Option<ArtefactStat>, Error> {
         let path = self.path(Key::Artefact(engine, module));
+        // Evaluators ask before they fetch: it is in use.
+        self.touch(&path);
         let mut file = match File::open(&path) {
             Ok(file) => file,
             Err(source) => return absent(source, "open artefact", &path),

@@ -14,12 +14,16 @@ fn mk_store() -> (TempDir, Store) {
     (dir, store)
 }
 
-fn keep(modules: &[Digest], engines: &[&str]) -> Keep {
+fn keep(modules: &[Digest]) -> Keep {
     Keep {
         modules: modules.iter().copied().collect(),
-        engines: engines.iter().map(|e| (*e).to_owned()).collect(),
+        engine: Some(ENGINE.to_owned()),
         younger_than: Duration::ZERO,
     }
+}
+
+fn after(minutes: u64) -> SystemTime {
+    SystemTime::now() + Duration::from_secs(60 * minutes)
 }
 
 fn file_of(dir: &TempDir, digest: Digest) -> PathBuf {
@@ -220,21 +224,21 @@ async fn collection_never_removes_what_is_named() {
     let (_dir, store) = mk_store();
     let used = store.put(Bytes::from_static(b"used")).await.unwrap();
     let unused = store.put(Bytes::from_static(b"unused")).await.unwrap();
-    for (engine, module) in [(ENGINE, used), (ENGINE, unused), ("old", used)] {
+    for (engine, module) in [(ENGINE, used), (ENGINE, unused), ("old", unused)] {
         store
             .put_artefact(engine, module, Bytes::from_static(b"native"))
             .await
             .unwrap();
     }
-    let collected = store.collect(keep(&[used], &[ENGINE])).await.unwrap();
+    let collected = store.collect(keep(&[used]), after(27)).await.unwrap();
     assert_eq!(collected.files, 3);
     assert_eq!(collected.bytes, 6 + 2 * (32 + 6));
     assert_eq!(store.list().await.unwrap(), [used]);
     assert!(store.stat_artefact(ENGINE, used).await.unwrap().is_some());
     assert!(store.stat_artefact(ENGINE, unused).await.unwrap().is_none());
-    assert!(store.stat_artefact("old", used).await.unwrap().is_none());
+    assert!(store.stat_artefact("old", unused).await.unwrap().is_none());
     assert_eq!(store.get(unused).await.unwrap(), None);
-    let again = store.collect(keep(&[used], &[ENGINE])).await.unwrap();
+    let again = store.collect(keep(&[used]), after(27)).await.unwrap();
     assert_eq!(again, Collected::default());
 }
 
@@ -243,33 +247,85 @@ async fn collected_bytes_leave_the_cache() {
     let (_dir, store) = mk_store();
     let digest = store.put(Bytes::from_static(b"module")).await.unwrap();
     store.get(digest).await.unwrap().unwrap();
-    store.collect(keep(&[], &[])).await.unwrap();
+    store.collect(keep(&[]), after(0)).await.unwrap();
     assert_eq!(store.get(digest).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn young_files_stay() {
+async fn artefacts_of_a_named_module_stay_while_an_engine_uses_them() {
+    let (_dir, store) = mk_store();
+    let module = store.put(Bytes::from_static(b"module")).await.unwrap();
+    for engine in [ENGINE, "old"] {
+        let native = Bytes::from_static(b"native");
+        store.put_artefact(engine, module, native).await.unwrap();
+    }
+    let unknown = Keep {
+        engine: None,
+        ..keep(&[module])
+    };
+    let month = 30 * 24 * 60;
+    for (keep, now) in [
+        (keep(&[module]), after(27)),
+        (keep(&[module]), after(23 * 60)),
+        (unknown, after(month)),
+    ] {
+        let collected = store.collect(keep, now).await.unwrap();
+        assert_eq!(collected, Collected::default());
+    }
+    let collected = store.collect(keep(&[module]), after(25 * 60)).await;
+    assert_eq!(collected.unwrap().files, 1);
+    assert!(store.stat_artefact("old", module).await.unwrap().is_none());
+    let collected = store.collect(keep(&[module]), after(month)).await;
+    assert_eq!(collected.unwrap().files, 0);
+    assert!(store.stat_artefact(ENGINE, module).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn artefact_that_was_asked_for_is_in_use() {
     let (dir, store) = mk_store();
-    let digest = store.put(Bytes::from_static(b"module")).await.unwrap();
+    let module = store.put(Bytes::from_static(b"module")).await.unwrap();
+    let native = Bytes::from_static(b"native");
+    store.put_artefact("old", module, native).await.unwrap();
+    let artefacts = dir.path().join("artefacts");
+    let file = files(&artefacts).remove(0);
+    let file = fs::File::options().write(true).open(file).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(48 * 3600))
+        .unwrap();
+    store.stat_artefact("old", module).await.unwrap().unwrap();
+    let collected = store.collect(keep(&[module]), after(0)).await;
+    assert_eq!(collected.unwrap().files, 0);
+}
+
+#[tokio::test]
+async fn young_files_stay() {
+    let (_dir, store) = mk_store();
+    store.put(Bytes::from_static(b"module")).await.unwrap();
     let hour = Keep {
         younger_than: Duration::from_secs(3600),
         ..Keep::default()
     };
-    assert_eq!(store.collect(hour.clone()).await.unwrap().files, 0);
-    let make_old = || {
-        let file = fs::File::options()
-            .write(true)
-            .open(file_of(&dir, digest))
-            .unwrap();
-        let old = std::time::SystemTime::now() - Duration::from_secs(7200);
-        file.set_modified(old).unwrap();
-    };
-    make_old();
+    let collect = async |now| store.collect(hour.clone(), now).await.unwrap().files;
+    assert_eq!(collect(after(59)).await, 0);
+    assert_eq!(collect(after(61)).await, 1);
+}
+
+#[tokio::test]
+async fn module_that_is_put_again_is_young() {
+    let (dir, store) = mk_store();
+    let digest = store.put(Bytes::from_static(b"module")).await.unwrap();
+    let file = fs::File::options()
+        .write(true)
+        .open(file_of(&dir, digest))
+        .unwrap();
+    let old = SystemTime::now() - Duration::from_secs(7200);
+    file.set_modified(old).unwrap();
     // Put again by somebody who is about to name it.
     store.put(Bytes::from_static(b"module")).await.unwrap();
-    assert_eq!(store.collect(hour.clone()).await.unwrap().files, 0);
-    make_old();
-    assert_eq!(store.collect(hour).await.unwrap().files, 1);
+    let hour = Keep {
+        younger_than: Duration::from_secs(3600),
+        ..Keep::default()
+    };
+    assert_eq!(store.collect(hour, after(0)).await.unwrap().files, 0);
 }
 
 #[tokio::test]
