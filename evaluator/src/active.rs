@@ -86,6 +86,11 @@ impl ActiveSet {
         self.current.load()
     }
 
+    /// The same for longer than a lookup.
+    pub(crate) fn load_full(&self) -> Arc<PolicySet> {
+        self.current.load_full()
+    }
+
     /// Replaces the set. One store: no request sees half of it.
     pub(crate) fn swap(&self, table: &RoutingTable, loaded: &LoadedPolicies) {
         let before = self.current.load_full();
@@ -191,6 +196,18 @@ impl PolicySet {
             return Lookup::NotLoaded("no set of policies has been loaded yet".into());
         }
         self.find_past(path, metrics)
+    }
+
+    /// The routes of other loaded revisions of the policy object that `path` belongs to. Looks at every path.
+    pub(crate) fn other_revisions(&self, path: &str) -> impl Iterator<Item = Arc<Route>> {
+        let object = object_key(path);
+        let others = self.paths.iter().filter(move |(other, _)| {
+            other.as_ref() != path && object.is_some() && object_key(other) == object
+        });
+        others.filter_map(|(_, entry)| match &entry.answer {
+            Answer::Route(route) => Some(route.clone()),
+            Answer::NotLoaded(_) => None,
+        })
     }
 
     /// A path that is not in the table: an older generation of a known object is answered by the active revision, a

@@ -210,7 +210,12 @@ impl Executor {
 impl Evaluation {
     /// Asks the policies of the route in order.
     pub(crate) fn decide(&self, query: &Query<'_>) -> Decision<'_> {
-        let (decision, took) = decision::decide(&self.route, query, self.on_slow);
+        self.decide_by(&self.route, query)
+    }
+
+    /// The same by another route of the same policy, within the limits of this one.
+    pub(crate) fn decide_by<'a>(&self, route: &'a Route, query: &Query<'_>) -> Decision<'a> {
+        let (decision, took) = decision::decide(route, query, self.on_slow);
         self.seconds.observe(took.as_secs_f64());
         decision
     }

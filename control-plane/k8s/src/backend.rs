@@ -44,7 +44,8 @@ impl Cluster {
 
 impl Backend for Cluster {
     type Existing = DynamicObject;
-    type Desired = Desired;
+    /// One configuration, or two under the same name.
+    type Desired = Vec<Desired>;
     type Workload = workload::Objects;
 
     /// The pods of a server's StatefulSet: an evaluator beside somebody else's container
@@ -58,7 +59,7 @@ impl Backend for Cluster {
         Ok(())
     }
 
-    fn desired(&self, route: &RouteSpec<'_>) -> Desired {
+    fn desired(&self, route: &RouteSpec<'_>) -> Vec<Desired> {
         webhook::desired(&webhook::Input {
             policy: route.policy,
             revision: route.revision,
@@ -68,14 +69,14 @@ impl Backend for Cluster {
         })
     }
 
-    fn is_current(&self, existing: &[&RouteObject<DynamicObject>], desired: &Desired) -> bool {
-        match existing {
-            [route] => {
+    fn is_current(&self, existing: &[&RouteObject<DynamicObject>], desired: &Vec<Desired>) -> bool {
+        let exists = |desired: &Desired| {
+            existing.iter().any(|route| {
                 webhook_kind(route.kind) == desired.kind()
                     && !webhook::differs(&route.existing, desired)
-            }
-            _ => false,
-        }
+            })
+        };
+        existing.len() == desired.len() && desired.iter().all(exists)
     }
 
     fn selector(&self, server: &str) -> Option<String> {

@@ -14,7 +14,7 @@ mod writer;
 use std::collections::BTreeMap;
 
 use assent_api::{Parsed, rules::Scope};
-use assent_core::RevisionId;
+use assent_core::{Mode, RevisionId};
 use k8s_openapi::{
     ByteString,
     api::admissionregistration::v1::{
@@ -138,46 +138,46 @@ impl WebhookEndpoint {
     }
 }
 
-/// Builds the configuration of a policy. It contains the user's fields unchanged, and the
-/// exemptions that keep a cluster from locking itself out.
-pub fn desired(input: &Input<'_>) -> Desired {
-    let metadata = metadata(input);
-    let webhook = webhook(input);
-    match kind(input.policy) {
-        Kind::Validating => Desired::Validating(Box::new(ValidatingWebhookConfiguration {
-            metadata,
-            webhooks: Some(vec![validating(webhook)]),
-        })),
-        Kind::Mutating => Desired::Mutating(Box::new(MutatingWebhookConfiguration {
-            metadata,
-            webhooks: Some(vec![webhook]),
-        })),
-    }
-}
-
-/// The kind of configuration that a policy needs.
-pub fn kind(policy: &Parsed) -> Kind {
-    match policy.mutating {
-        true => Kind::Mutating,
-        false => Kind::Validating,
-    }
-}
-
-/// The writes, in order, after which only the kind `desired` exists; the kinds in `present`
-/// exist now. The new configuration is created before the old one is deleted: in between, a
-/// request is evaluated twice, which is better than not at all.
-pub fn steps(present: &[Kind], desired: Kind) -> Vec<Step> {
-    let first = match present.contains(&desired) {
-        true => Step::Update(desired),
-        false => Step::Create(desired),
+/// Builds the configurations of a policy, in the order in which they are written. They contain the
+/// user's fields unchanged, and the exemptions that keep a cluster from locking itself out.
+pub fn desired(input: &Input<'_>) -> Vec<Desired> {
+    let validating = |path: &str| {
+        Desired::Validating(Box::new(ValidatingWebhookConfiguration {
+            metadata: metadata(input),
+            webhooks: Some(vec![validating(webhook(input, path))]),
+        }))
     };
+    if !input.policy.mutating {
+        return vec![validating(&path(input.revision))];
+    }
+    let mutating = Desired::Mutating(Box::new(MutatingWebhookConfiguration {
+        metadata: metadata(input),
+        webhooks: Some(vec![webhook(input, &path(input.revision))]),
+    }));
+    let confirm = format!("{CONFIRM_PREFIX}{}", input.revision);
+    let confirming = is_confirmed(input.policy).then(|| validating(&confirm));
+    std::iter::once(mutating).chain(confirming).collect()
+}
+
+/// Whether the changes of a policy are checked once more when the object is validated. Webhooks
+/// of namespaced policies come after those of cluster policies and could undo what these changed.
+fn is_confirmed(policy: &Parsed) -> bool {
+    policy.key.namespace().is_none() && policy.mode == Mode::Protect
+}
+
+/// The writes, in order, after which only the kinds in `desired` exist; the kinds in `present`
+/// exist now. New configurations are created before an old one is deleted: in between, a request
+/// is evaluated twice, which is better than not at all.
+pub fn steps(present: &[Kind], desired: &[Kind]) -> Vec<Step> {
+    let wanted = desired.iter().map(|kind| match present.contains(kind) {
+        true => Step::Update(*kind),
+        false => Step::Create(*kind),
+    });
     let others = [Kind::Validating, Kind::Mutating];
     let others = others
         .into_iter()
-        .filter(|kind| *kind != desired && present.contains(kind));
-    std::iter::once(first)
-        .chain(others.map(Step::Delete))
-        .collect()
+        .filter(|kind| !desired.contains(kind) && present.contains(kind));
+    wanted.chain(others.map(Step::Delete)).collect()
 }
 
 /// The path at which evaluators answer for a revision.
@@ -187,6 +187,9 @@ pub fn path(revision: &RevisionId) -> String {
 
 /// The part of a path before the revision's name.
 const PREFIX: &str = "/validate/";
+
+/// The same in a path where a change that the policy would still make is a denial.
+const CONFIRM_PREFIX: &str = "/confirm/";
 
 fn metadata(input: &Input<'_>) -> ObjectMeta {
     let key = &input.policy.key;
@@ -217,7 +220,7 @@ fn metadata(input: &Input<'_>) -> ObjectMeta {
 
 /// The only webhook of the configuration. It sets every field, so that nothing depends on the
 /// defaults of an API server's version.
-fn webhook(input: &Input<'_>) -> MutatingWebhook {
+fn webhook(input: &Input<'_>, path: &str) -> MutatingWebhook {
     let Input {
         policy, defaults, ..
     } = *input;
@@ -226,17 +229,25 @@ fn webhook(input: &Input<'_>) -> MutatingWebhook {
         admission_review_versions: vec!["v1".to_owned()],
         client_config: input
             .endpoint
-            .client_config(&path(input.revision), &input.defaults.ca_bundle),
+            .client_config(path, &input.defaults.ca_bundle),
         failure_policy: Some(same(&policy.failure_policy)),
         match_conditions: Some(exempt::conditions(policy, defaults)),
         match_policy: Some(same(&policy.match_policy)),
         namespace_selector: Some(exempt::namespaces(policy, defaults)),
         object_selector: Some(same(&policy.object_selector.clone().unwrap_or_default())),
-        // A policy need not give the same answer to what it has changed already.
-        reinvocation_policy: Some("Never".to_owned()),
+        reinvocation_policy: Some(reinvocation(policy).to_owned()),
         rules: Some(rules(policy)),
         side_effects: same(&policy.side_effects),
         timeout_seconds: Some(i32::try_from(policy.timeout_seconds).unwrap_or(i32::MAX)),
+    }
+}
+
+/// A cluster policy is asked again if a webhook after it changed the object. A namespaced one is
+/// not: it would have the last word.
+fn reinvocation(policy: &Parsed) -> &'static str {
+    match policy.key.namespace() {
+        None => "IfNeeded",
+        Some(_) => "Never",
     }
 }
 

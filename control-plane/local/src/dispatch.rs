@@ -2,8 +2,11 @@
 //! them, and merge their responses.
 //!
 //! Mutating policies are called first, one after the other in order of their names, each seeing
-//! what those before it changed; then validating ones, all at once. `matchPolicy: Equivalent`
-//! is treated as `Exact`: without an API server nothing converts between versions.
+//! what those before it changed; cluster policies a second time if another policy changed the
+//! object after them. Then validating ones are called, all at once, and with them mutating cluster
+//! policies: if one of these would still change the object, the request is denied.
+//! `matchPolicy: Equivalent` is treated as `Exact`: without an API server nothing converts between
+//! versions.
 
 mod call;
 mod condition;
@@ -21,6 +24,7 @@ use std::{
 };
 
 use assent_api::{Parsed, rules::FailurePolicy, tenancy::NAMESPACE_NAME_LABEL};
+use assent_core::Mode;
 use bytes::Bytes;
 use futures::future::join_all;
 use tracing::warn;
@@ -56,6 +60,15 @@ pub trait Environment: Send + Sync {
     fn namespace_labels(&self, _namespace: &str) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
+}
+
+/// How an evaluator is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    /// For the verdict, which may be a change.
+    Validate,
+    /// Whether the policy would still change the object, which is a denial.
+    Confirm,
 }
 
 /// Calls policies.
@@ -94,6 +107,20 @@ impl Target {
         }
     }
 
+    fn is_cluster(&self) -> bool {
+        self.policy.key.namespace().is_none()
+    }
+
+    /// How the policy is asked when objects are validated; `None` if it is not.
+    fn validation(&self) -> Option<Call> {
+        match self.policy.mutating {
+            false => Some(Call::Validate),
+            true => {
+                (self.is_cluster() && self.policy.mode == Mode::Protect).then_some(Call::Confirm)
+            }
+        }
+    }
+
     /// Whether a request concerns the policy, as the API server would see it.
     pub fn matches(
         &self,
@@ -104,6 +131,17 @@ impl Target {
             return Matched::No;
         }
         condition::check(&self.conditions, request, self.policy.failure_policy)
+    }
+}
+
+// === impl Call ===
+
+impl Call {
+    fn endpoint(self) -> &'static str {
+        match self {
+            Call::Validate => "validate",
+            Call::Confirm => "confirm",
+        }
     }
 }
 
@@ -152,8 +190,21 @@ impl<S: Environment> Dispatcher<S> {
 
     /// Calls mutating policies; false if one denied the request.
     async fn mutate(&self, table: &Table, review: &mut Review, merged: &mut Merged) -> bool {
+        // The changes that each policy has seen.
+        let mut seen = Vec::new();
         for target in table.0.iter().filter(|target| target.policy.mutating) {
-            let answer = self.ask(target, review).await;
+            let answer = self.ask(target, Call::Validate, review).await;
+            if !merged.add(&target.name(), answer, Some(review)) {
+                return false;
+            }
+            seen.push((target, review.changes()));
+        }
+        let again = seen.into_iter().filter(|(target, _)| target.is_cluster());
+        for (target, seen) in again {
+            if seen == review.changes() {
+                continue;
+            }
+            let answer = self.ask(target, Call::Validate, review).await;
             if !merged.add(&target.name(), answer, Some(review)) {
                 return false;
             }
@@ -163,27 +214,31 @@ impl<S: Environment> Dispatcher<S> {
 
     /// Calls validating policies in parallel; the first denial by name decides.
     async fn validate(&self, table: &Table, review: &Review, merged: &mut Merged) {
-        let validating = || table.0.iter().filter(|target| !target.policy.mutating);
-        let answers = join_all(validating().map(|target| self.ask(target, review))).await;
-        for (target, answer) in validating().zip(answers) {
+        let calls = || {
+            let calls = table.0.iter().map(|target| (target, target.validation()));
+            calls.filter_map(|(target, call)| Some((target, call?)))
+        };
+        let answers = calls().map(|(target, call)| self.ask(target, call, review));
+        let answers = join_all(answers).await;
+        for ((target, _), answer) in calls().zip(answers) {
             merged.add(&target.name(), answer, None);
         }
     }
 
-    async fn ask(&self, target: &Target, review: &Review) -> Answer {
+    async fn ask(&self, target: &Target, call: Call, review: &Review) -> Answer {
         let labels = self.labels(review.request());
         match target.matches(review.request(), &labels) {
             Matched::No => return Answer::NotAsked,
             Matched::Yes => {}
             Matched::Error(why) => return Answer::Broken(why),
         }
-        let answer = self.call(target, review).await;
+        let answer = self.call(target, call, review).await;
         let verdict = answer.and_then(|answer| verdict::read(&answer, review.uid()));
         verdict.map_or_else(|why| failed(target, why), Answer::Given)
     }
 
     /// Calls one replica after the other until one answers.
-    async fn call(&self, target: &Target, review: &Review) -> Result<Bytes, String> {
+    async fn call(&self, target: &Target, call: Call, review: &Review) -> Result<Bytes, String> {
         let endpoints = self.environment.endpoints(&target.policy.server);
         if endpoints.is_empty() {
             return Err(format!(
@@ -198,11 +253,8 @@ impl<S: Environment> Dispatcher<S> {
             let mut last = String::new();
             for i in 0..endpoints.len() {
                 let endpoint = &endpoints[first.wrapping_add(i) % endpoints.len()];
-                let url = format!(
-                    "{}/validate/{}",
-                    endpoint.trim_end_matches('/'),
-                    target.path
-                );
+                let (base, endpoint) = (endpoint.trim_end_matches('/'), call.endpoint());
+                let url = format!("{base}/{endpoint}/{}", target.path);
                 match self.client.post(&url, body.clone()).await {
                     Ok(response) => return Ok(response),
                     Err(error) if error.may_retry() => last = error.to_string(),

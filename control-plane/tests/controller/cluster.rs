@@ -151,12 +151,11 @@ impl World for ClusterWorld {
 
     fn routed(&self, policy: &str) -> Option<i64> {
         let kinds = [Kind::Validating, Kind::Mutating];
-        let mut paths = kinds
-            .into_iter()
-            .filter_map(|kind| self.webhook_path(kind, policy));
-        let path = paths.next()?;
-        assert!(paths.next().is_none(), "two webhooks name {policy}");
-        path.rsplit('/').next()?.split('-').next()?.parse().ok()
+        let paths = kinds.map(|kind| self.webhook_path(kind, policy));
+        let mut names = paths.iter().flatten().map(|path| path.rsplit('/').next());
+        let name = names.next()??;
+        assert!(names.all(|other| other == Some(name)), "{paths:?}");
+        name.split('-').next()?.parse().ok()
     }
 
     fn lose_route(&mut self, policy: &str) {
@@ -424,14 +423,22 @@ impl ClusterWorld {
     }
 
     pub(crate) fn write_route(&mut self, update: &RouteUpdate<Cluster>) -> Changes<Self> {
-        let (kind, mut value) = match &update.desired {
-            Desired::Validating(o) => (Kind::Validating, serde_json::to_value(o).unwrap()),
-            Desired::Mutating(o) => (Kind::Mutating, serde_json::to_value(o).unwrap()),
-        };
-        let name = value["metadata"]["name"].as_str().unwrap().to_owned();
-        value["metadata"]["uid"] = uid(&format!("{kind:?} {name}")).into();
-        let mut changes = self.apply(kind, value);
-        let others = update.existing.iter().filter(|route| route.kind != kind);
+        let mut changes = Vec::new();
+        let mut kinds = Vec::new();
+        for desired in &update.desired {
+            let (kind, mut value) = match desired {
+                Desired::Validating(o) => (Kind::Validating, serde_json::to_value(o).unwrap()),
+                Desired::Mutating(o) => (Kind::Mutating, serde_json::to_value(o).unwrap()),
+            };
+            let name = value["metadata"]["name"].as_str().unwrap().to_owned();
+            value["metadata"]["uid"] = uid(&format!("{kind:?} {name}")).into();
+            changes.extend(self.apply(kind, value));
+            kinds.push(kind);
+        }
+        let others = update
+            .existing
+            .iter()
+            .filter(|route| !kinds.contains(&route.kind));
         for other in others {
             changes.extend(self.gone(other.kind, &other.meta.name));
         }

@@ -56,13 +56,14 @@ fn desired(
     endpoint: &WebhookEndpoint,
     defaults: &WebhookDefaults,
 ) -> Desired {
-    webhook::desired(&webhook::Input {
+    let mut all = webhook::desired(&webhook::Input {
         policy,
         revision: &RevisionId::new(&policy.key, generation, POLICY_UID),
         uid: POLICY_UID,
         endpoint,
         defaults,
-    })
+    });
+    all.remove(0)
 }
 
 /// Configurations of a kind, as the index sees them.

@@ -12,7 +12,9 @@ use http_body_util::Full;
 use hyper::body::Incoming as Body;
 
 use super::{
-    body, response,
+    body,
+    confirm::{OtherRevisions, confirm},
+    response,
     review::{Endpoint, Error, Incoming, check_content_type},
 };
 use crate::{
@@ -114,7 +116,11 @@ impl Handler {
             memory,
             multiplexed,
         };
-        let review = move |evaluation: &Evaluation| review(evaluation, endpoint, &body);
+        let others = match endpoint {
+            Endpoint::Confirm => OtherRevisions::of(path, self.active.load_full()),
+            _ => OtherRevisions::default(),
+        };
+        let review = move |evaluation: &Evaluation| review(evaluation, endpoint, &others, &body);
         match self.executor.run(job, review).await {
             Ok(Err(Error::Overloaded(overloaded))) => Err(self.executor.refuse(overloaded).into()),
             Ok(result) => result,
@@ -136,7 +142,12 @@ impl Handler {
 }
 
 /// Parses, evaluates and answers a review, on the thread that evaluates.
-fn review(evaluation: &Evaluation, endpoint: Endpoint, body: &[u8]) -> Result<HttpResponse, Error> {
+fn review(
+    evaluation: &Evaluation,
+    endpoint: Endpoint,
+    others: &OtherRevisions,
+    body: &[u8],
+) -> Result<HttpResponse, Error> {
     let incoming = Incoming::parse(endpoint, body)?;
     let query = Query {
         review: incoming.review,
@@ -148,7 +159,10 @@ fn review(evaluation: &Evaluation, endpoint: Endpoint, body: &[u8]) -> Result<Ht
         policy,
         overloaded,
         ..
-    } = evaluation.decide(&query);
+    } = match endpoint {
+        Endpoint::Confirm => confirm(evaluation, others, &query),
+        _ => evaluation.decide(&query),
+    };
     if overloaded {
         return Err(Overloaded::Evaluations.into());
     }

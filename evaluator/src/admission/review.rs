@@ -14,11 +14,13 @@ mod tests;
 
 use request::Request;
 
-/// The three endpoints of the review port.
+/// The endpoints of the review port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     /// For webhooks: policies in monitor mode let denials pass.
     Validate,
+    /// For validating webhooks of policies that mutate: a change that a policy would still make is a denial.
+    Confirm,
     /// The verdict whatever the mode.
     Audit,
     /// The document is not an admission request.
@@ -36,7 +38,9 @@ pub(crate) struct Incoming<'a> {
 pub(crate) enum Error {
     #[error("reviews are sent with POST, not {0}")]
     Method(Method),
-    #[error("no such endpoint: try POST /validate/<path>, /audit/<path> or /validate_raw/<path>")]
+    #[error(
+        "no such endpoint: try POST /validate/<path>, /confirm/<path>, /audit/<path> or /validate_raw/<path>"
+    )]
     Endpoint,
     #[error("reviews are application/json, not {0:?}")]
     ContentType(String),
@@ -102,6 +106,7 @@ impl Endpoint {
         let (endpoint, rest) = path.strip_prefix('/')?.split_once('/')?;
         let endpoint = match endpoint {
             "validate" => Self::Validate,
+            "confirm" => Self::Confirm,
             "audit" => Self::Audit,
             "validate_raw" => Self::Raw,
             _ => return None,
@@ -118,7 +123,7 @@ impl<'a> Incoming<'a> {
             return Err(Error::Depth);
         }
         match endpoint {
-            Endpoint::Validate | Endpoint::Audit => Self::admission(body),
+            Endpoint::Validate | Endpoint::Confirm | Endpoint::Audit => Self::admission(body),
             Endpoint::Raw => Self::raw(body),
         }
     }

@@ -94,6 +94,58 @@ async fn a_mutation_is_a_patch() {
 }
 
 #[tokio::test]
+async fn change_that_was_undone_is_a_denial() {
+    let mut one = Revision::new("a", 1, &guests::mutate());
+    one.mutating = true;
+    let (_evaluator, mut client, peer, mut stream) = serving(&[&one]).await;
+    let (_, answer) = client.review(&format!("/confirm/{}", one.path())).await;
+    let response = &answer["response"];
+    assert_eq!(
+        (&response["allowed"], &response["patch"]),
+        (&json!(false), &Value::Null)
+    );
+    assert_eq!(response["status"]["code"], 403);
+    let message = response["status"]["message"].as_str().unwrap();
+    assert_eq!(
+        message,
+        "policy cluster/a (revision cluster/a/1-5f2a9c1e) would change the object once more (add /labelled): something changed it after the policy"
+    );
+    assert_eq!(revision(&answer), one.path());
+    // What is as the policy wants it passes.
+    let mut labelled = pod("CREATE");
+    labelled["request"]["object"] = json!({"kind": "Pod", "labelled": true});
+    let confirm = post(&format!("/confirm/{}", one.path()), &labelled);
+    let (_, answer) = client.send(confirm).await;
+    assert_eq!(answer["response"]["allowed"], true, "{answer}");
+    // The object may have been changed by another revision, which would not change it again.
+    let mut two = Revision::new("a", 2, &guests::accept());
+    two.mutating = true;
+    peer.serve(&two);
+    let before = snapshot(&[(&one, Active)]);
+    let both = snapshot(&[(&one, Active), (&two, Active)]);
+    stream.applied(delta(&before, &both, "n2")).await;
+    let (_, answer) = client.review(&format!("/confirm/{}", one.path())).await;
+    assert_eq!(answer["response"]["allowed"], true, "{answer}");
+    let after = snapshot(&[(&one, Active)]);
+    stream.applied(delta(&both, &after, "n3")).await;
+    let (_, answer) = client.review(&format!("/confirm/{}", one.path())).await;
+    assert_eq!(answer["response"]["allowed"], false, "{answer}");
+}
+
+#[tokio::test]
+async fn confirming_denies_what_the_policy_denies() {
+    let mut deny = Revision::new("a", 1, &guests::deny("no"));
+    deny.mutating = true;
+    let mut monitor = Revision::new("b", 1, &guests::mutate());
+    (monitor.mode, monitor.mutating) = (Mode::Monitor, true);
+    let (_evaluator, mut client, _peer, _stream) = serving(&[&deny, &monitor]).await;
+    let (_, answer) = client.review(&format!("/confirm/{}", deny.path())).await;
+    assert_eq!(answer["response"]["status"]["message"], "no");
+    let (_, answer) = client.review(&format!("/confirm/{}", monitor.path())).await;
+    assert_eq!(answer["response"]["allowed"], true, "{answer}");
+}
+
+#[tokio::test]
 async fn monitor_mode_allows_and_audit_reports_the_verdict() {
     let mut deny = Revision::new("a", 1, &guests::deny("no"));
     deny.mode = Mode::Monitor;

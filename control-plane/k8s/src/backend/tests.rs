@@ -41,7 +41,7 @@ fn mk_policy(mutating: bool) -> Parsed {
     parse::policy(&value, &parse::Options::default()).unwrap()
 }
 
-fn mk_desired(cluster: &Cluster, mutating: bool, generation: i64) -> Desired {
+fn mk_desired(cluster: &Cluster, mutating: bool, generation: i64) -> Vec<Desired> {
     let policy = mk_policy(mutating);
     cluster.desired(&RouteSpec {
         revision: &RevisionId::new(&policy.key, generation, "u"),
@@ -62,8 +62,13 @@ fn mk_existing(desired: &Desired) -> RouteObject<DynamicObject> {
 fn route_is_current_only_if_it_is_the_desired_one_alone() {
     let mut cluster = mk_cluster();
     let desired = mk_desired(&cluster, false, 1);
-    let validating = mk_existing(&desired);
-    let mutating = mk_existing(&mk_desired(&cluster, true, 1));
+    let validating = mk_existing(&desired[0]);
+    let both = mk_desired(&cluster, true, 1);
+    let (mutating, confirming) = (mk_existing(&both[0]), mk_existing(&both[1]));
+    assert!(cluster.is_current(&[&mutating, &confirming], &both));
+    assert!(cluster.is_current(&[&confirming, &mutating], &both));
+    assert!(!cluster.is_current(&[&mutating], &both));
+    assert!(!cluster.is_current(&[&mutating, &validating], &both));
     assert!(cluster.is_current(&[&validating], &desired));
     assert!(!cluster.is_current(&[], &desired));
     assert!(!cluster.is_current(&[&mutating], &desired));
@@ -77,8 +82,8 @@ fn route_is_current_only_if_it_is_the_desired_one_alone() {
 #[test]
 fn requests_go_to_the_service_of_the_policy_server() {
     let mut cluster = mk_cluster();
-    let config = |desired: Desired| {
-        let Desired::Validating(object) = desired else {
+    let config = |mut desired: Vec<Desired>| {
+        let Desired::Validating(object) = desired.remove(0) else {
             panic!("the policy only validates");
         };
         object.webhooks.unwrap().remove(0).client_config

@@ -17,14 +17,19 @@ use crate::{
 
 type Route = RouteObject<DynamicObject>;
 
-/// Whether the API server would accept the configuration. It checks selectors and CEL.
-pub(super) async fn dry_run(context: &Context, desired: &Desired) -> Result<(), Failure> {
+/// Whether the API server would accept the configurations. It checks selectors and CEL.
+pub(super) async fn dry_run(context: &Context, desired: &[Desired]) -> Result<(), Failure> {
     let writer = webhook::Writer::new(context.client.clone());
-    match writer.dry_run(desired).await {
-        Ok(()) | Err(webhook::Error::Exists) => Ok(()),
-        Err(error @ webhook::Error::Invalid(_)) => Err(Failure::invalid(error.to_string())),
-        Err(error) => Err(Failure::temporary(error.to_string())),
+    for one in desired {
+        match writer.dry_run(one).await {
+            Ok(()) | Err(webhook::Error::Exists) => {}
+            Err(error @ webhook::Error::Invalid(_)) => {
+                return Err(Failure::invalid(error.to_string()));
+            }
+            Err(error) => return Err(Failure::temporary(error.to_string())),
+        }
     }
+    Ok(())
 }
 
 /// Writes configurations step by step; each write is conditional on the known state.
@@ -33,7 +38,7 @@ pub(super) async fn write(
     update: &RouteUpdate<Cluster>,
 ) -> Result<Vec<Change<DynamicObject>>, webhook::Error> {
     let writer = webhook::Writer::new(context.client.clone());
-    let desired = &update.desired;
+    let desired = |kind| update.desired.iter().find(|d| d.kind() == kind);
     let existing = |kind| {
         update
             .existing
@@ -46,18 +51,22 @@ pub(super) async fn write(
         .map(|r| webhook_kind(r.kind))
         .collect();
     let mut changes = Vec::new();
-    for step in webhook::steps(&kinds, desired.kind()) {
+    let wanted: Vec<webhook::Kind> = update.desired.iter().map(Desired::kind).collect();
+    for step in webhook::steps(&kinds, &wanted) {
         // A paused leader must not write when it wakes; the resource version would stop it too.
         if !(context.is_leader)() {
             return Err(webhook::Error::Conflict);
         }
         match step {
             Step::Create(kind) => {
+                let Some(desired) = desired(kind) else {
+                    continue;
+                };
                 let metadata = writer.create(desired).await?;
                 changes.extend(written(kind, desired, metadata));
             }
             Step::Update(kind) => {
-                let Some(route) = existing(kind) else {
+                let Some((route, desired)) = existing(kind).zip(desired(kind)) else {
                     continue;
                 };
                 let metadata = writer.update(&route.existing.metadata, desired).await?;

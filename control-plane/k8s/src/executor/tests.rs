@@ -213,7 +213,7 @@ async fn process_that_does_not_lead_writes_no_route() {
     let script = Script::new([]);
     script.leads.store(false, Ordering::Relaxed);
     let update = RouteUpdate {
-        desired: Desired::Validating(Box::default()),
+        desired: vec![Desired::Validating(Box::default())],
         existing: Vec::new(),
     };
     let written = write(&script.context, &update).await;

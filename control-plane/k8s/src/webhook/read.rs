@@ -4,7 +4,7 @@ use assent_core::{PolicyKey, RevisionId};
 use kube::core::DynamicObject;
 use serde_json::Value;
 
-use super::PREFIX;
+use super::{CONFIRM_PREFIX, PREFIX};
 use crate::names;
 
 /// The policy and revision that a configuration names.
@@ -57,11 +57,14 @@ fn paths(object: &DynamicObject) -> Vec<(PolicyKey, RevisionId)> {
         .collect()
 }
 
-/// The revision at the end of a path or URL. The part before it may contain the prefix, too.
+/// The revision at the end of a path or URL. The part before it may contain a prefix, too.
 fn revision(path: &str) -> Option<(PolicyKey, RevisionId)> {
     // Every slash is tried: two occurrences of the prefix may share one.
     path.match_indices('/').find_map(|(at, _)| {
-        let revision = path.get(at..)?.strip_prefix(PREFIX)?;
+        let rest = path.get(at..)?;
+        let revision = rest
+            .strip_prefix(PREFIX)
+            .or_else(|| rest.strip_prefix(CONFIRM_PREFIX))?;
         let (policy, short) = revision.rsplit_once('/')?;
         let (generation, uid) = short.split_once('-')?;
         generation.parse::<u64>().ok()?;

@@ -55,7 +55,12 @@ fn by_service() -> WebhookEndpoint {
     }
 }
 
+/// The first configuration of a policy.
 fn build_at(policy: &Parsed, endpoint: &WebhookEndpoint) -> Desired {
+    build_all(policy, endpoint).remove(0)
+}
+
+fn build_all(policy: &Parsed, endpoint: &WebhookEndpoint) -> Vec<Desired> {
     desired(&Input {
         policy,
         revision: &RevisionId::new(&policy.key, 12, UID),
@@ -304,7 +309,7 @@ fn every_field_of_a_mutating_policy_is_written() {
                   "a": "b"
                 }
               },
-              "reinvocationPolicy": "Never",
+              "reinvocationPolicy": "IfNeeded",
               "rules": [
                 {
                   "apiGroups": [
@@ -459,16 +464,66 @@ fn user_fields_are_written_unchanged() {
 fn move_between_kinds_never_leaves_a_gap() {
     use Kind::{Mutating, Validating};
     use Step::{Create, Delete, Update};
-    assert_eq!(steps(&[], Validating), [Create(Validating)]);
-    assert_eq!(steps(&[Validating], Validating), [Update(Validating)]);
+    assert_eq!(steps(&[], &[Validating]), [Create(Validating)]);
+    assert_eq!(steps(&[Validating], &[Validating]), [Update(Validating)]);
     assert_eq!(
-        steps(&[Validating], Mutating),
+        steps(&[Validating], &[Mutating]),
         [Create(Mutating), Delete(Validating)]
     );
     assert_eq!(
-        steps(&[Mutating, Validating], Validating),
+        steps(&[Mutating, Validating], &[Validating]),
         [Update(Validating), Delete(Mutating)]
     );
+    let both = [Mutating, Validating];
+    assert_eq!(steps(&[], &both), [Create(Mutating), Create(Validating)]);
+    assert_eq!(
+        steps(&[Validating], &both),
+        [Create(Mutating), Update(Validating)]
+    );
+    assert_eq!(steps(&both, &both), [Update(Mutating), Update(Validating)]);
+}
+
+#[test]
+fn changes_of_cluster_policies_are_confirmed() {
+    let all = |policy: &Parsed| {
+        let all = build_all(policy, &by_service());
+        let described = all.iter().map(|one| {
+            let webhook = json_of(one)["webhooks"][0].take();
+            let path = webhook.pointer("/clientConfig/service/path").unwrap();
+            let path = path.as_str().unwrap().split('/').nth(1).unwrap().to_owned();
+            let again = webhook
+                .get("reinvocationPolicy")
+                .cloned()
+                .unwrap_or_default();
+            (one.kind(), path, again)
+        });
+        described.collect::<Vec<_>>()
+    };
+    let (mutating, validating) = (Kind::Mutating, Kind::Validating);
+    assert_eq!(
+        all(&mk_policy(json!({"mutating": true}))),
+        [
+            (mutating, "validate".into(), json!("IfNeeded")),
+            (validating, "confirm".into(), json!(null)),
+        ]
+    );
+    // A policy that only monitors changes nothing.
+    let monitor = mk_policy(json!({"mutating": true, "mode": "monitor"}));
+    assert_eq!(
+        all(&monitor),
+        [(mutating, "validate".into(), json!("IfNeeded"))]
+    );
+    // The last word is never a tenant's.
+    let own = mk(
+        &PolicyKey::namespaced("team", "x"),
+        json!({"mutating": true}),
+    );
+    assert_eq!(all(&own), [(mutating, "validate".into(), json!("Never"))]);
+    // Both configurations name the same revision.
+    for desired in build_all(&mk_policy(json!({"mutating": true})), &by_service()) {
+        let named = read(&stored(&desired)).unwrap();
+        assert_eq!(named.revision.unwrap().generation(), Some(12));
+    }
 }
 
 #[test]

@@ -35,6 +35,7 @@ pub(super) struct Review {
     fields: Fields,
     request: Request,
     body: Bytes,
+    changes: usize,
 }
 
 /// Fields of an object in their order, values not taken apart.
@@ -76,6 +77,7 @@ impl Review {
             fields,
             request,
             body: Bytes::new(),
+            changes: 0,
         };
         review.encode();
         Ok(review)
@@ -94,8 +96,14 @@ impl Review {
         self.body.clone()
     }
 
+    /// How often the object was changed.
+    pub(super) fn changes(&self) -> usize {
+        self.changes
+    }
+
     /// Replaces the object with a changed one.
     pub(super) fn set_object(&mut self, object: Value) {
+        self.changes += 1;
         let raw = serde_json::value::to_raw_value(&object).expect("a value must be JSON");
         for (name, value) in &mut self.fields.0 {
             if name == "object" {

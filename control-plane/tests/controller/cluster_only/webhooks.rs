@@ -140,13 +140,27 @@ fn new_ca_is_written_to_every_webhook() {
 }
 
 #[test]
-fn policy_that_begins_to_mutate_changes_the_kind_of_its_webhook() {
+fn policy_that_begins_to_mutate_has_webhooks_of_both_kinds() {
     let mut cluster = enforced();
     cluster.put_policy("a", |spec| spec["mutating"] = true.into());
     cluster.run_with(&REPLICAS);
-    assert_eq!(path(&cluster), None);
+    let confirming = path(&cluster).unwrap();
+    assert!(
+        confirming.starts_with("/confirm/cluster/a/2-"),
+        "{confirming}"
+    );
     let path = cluster.world.webhook_path(Kind::Mutating, "a").unwrap();
-    assert!(path.contains("/a/2-"), "{path}");
+    assert!(path.starts_with("/validate/cluster/a/2-"), "{path}");
+    // Either is restored.
+    for kind in [Kind::Mutating, Kind::Validating] {
+        cluster.gone(kind, &webhook_name("a"));
+        assert_eq!(cluster.run(), ["repair a"], "{kind:?}");
+    }
+    // Back to one.
+    cluster.put_policy("a", |spec| spec["mutating"] = false.into());
+    cluster.run_with(&REPLICAS);
+    assert_eq!(cluster.world.names(Kind::Mutating), Vec::<&str>::new());
+    assert_eq!(cluster.world.names(Kind::Validating), [webhook_name("a")]);
 }
 
 #[test]
@@ -163,8 +177,9 @@ fn newer_of_two_kinds_of_webhook_is_active() {
     let rollout = next.controller.plane().rollout_of(&id).unwrap();
     assert_eq!(rollout.active().map(|p| p.generation), Some(2));
     assert_eq!(next.run(), ["repair a"]);
-    assert_eq!(next.world.names(Kind::Validating), Vec::<&str>::new());
+    assert_eq!(next.world.names(Kind::Validating), [name.clone()]);
     assert_eq!(next.world.names(Kind::Mutating), [name]);
+    assert_eq!(crate::world::World::routed(&next.world, "a"), Some(2));
 }
 
 #[test]

@@ -8,11 +8,14 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// What an evaluator answers for a policy, and what it was asked.
+/// What an evaluator answers for a policy, and what it was asked. A policy makes its change once, as
+/// one does that finds the object as it should be, unless it is `stubborn`.
 #[derive(Clone, Default)]
 struct Script {
     answers: Arc<BTreeMap<String, Value>>,
     asked: Arc<Mutex<Vec<(String, String)>>>,
+    /// Policies that were asked whether they would still change the object.
+    confirmed: Arc<Mutex<Vec<String>>>,
 }
 
 impl Script {
@@ -20,7 +23,7 @@ impl Script {
         let answers = answers.map(|(name, answer)| (name.to_owned(), answer));
         Self {
             answers: Arc::new(BTreeMap::from(answers)),
-            asked: Arc::default(),
+            ..Self::default()
         }
     }
 
@@ -45,7 +48,14 @@ impl Script {
             let script = script.clone();
             async move { script.answer(path, body).await }
         };
-        let router = Router::new().route("/validate/{*path}", post(answer));
+        let script = self.clone();
+        let confirm = move |Path(path): Path<String>, body: String| {
+            let script = script.clone();
+            async move { script.confirm(&path, &body) }
+        };
+        let router = Router::new()
+            .route("/validate/{*path}", post(answer))
+            .route("/confirm/{*path}", post(confirm));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -54,6 +64,7 @@ impl Script {
 
     async fn answer(&self, path: String, body: String) -> (StatusCode, String) {
         let review: Value = serde_json::from_str(&body).unwrap();
+        let again = self.asked().contains(&path);
         self.asked.lock().unwrap().push((path.clone(), body));
         let name = path.split('/').nth_back(1).unwrap();
         let mut response = self
@@ -72,12 +83,36 @@ impl Script {
         if response.get("uid").is_none() {
             response["uid"] = review["request"]["uid"].clone();
         }
+        if again && response.get("stubborn").is_none() {
+            response["patch"] = json!([]);
+        }
         if let Some(patch) = response.get("patch").cloned() {
             response["patch"] = json!(BASE64_STANDARD.encode(patch.to_string()));
             response["patchType"] = json!("JSONPatch");
         }
         let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
         (StatusCode::OK, answer.to_string())
+    }
+}
+
+impl Script {
+    fn confirm(&self, path: &str, body: &str) -> String {
+        let review: Value = serde_json::from_str(body).unwrap();
+        let name = path.split('/').nth_back(1).unwrap().to_owned();
+        let answer = self.answers.get(&name);
+        let undone = answer.and_then(|answer| answer.get("undone")).is_some();
+        self.confirmed.lock().unwrap().push(name);
+        let uid = &review["request"]["uid"];
+        let response =
+            json!({"uid": uid, "allowed": !undone, "status": {"message": "undone", "code": 403}});
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+            .to_string()
+    }
+
+    fn confirmed(&self) -> Vec<String> {
+        let mut confirmed = self.confirmed.lock().unwrap().clone();
+        confirmed.sort();
+        confirmed
     }
 }
 
@@ -257,9 +292,12 @@ async fn patches_are_applied_in_turn_and_composed() {
         [
             "cluster/a/1-00000000",
             "cluster/b/1-00000000",
+            // The object changed after it.
+            "cluster/a/1-00000000",
             "cluster/v/1-00000000"
         ]
     );
+    assert_eq!(script.confirmed(), ["a", "b"]);
     let seen = |path: &str| -> Value {
         let body: Value = serde_json::from_str(&script.body_for(path)).unwrap();
         body["request"]["object"]["spec"].clone()
@@ -267,6 +305,49 @@ async fn patches_are_applied_in_turn_and_composed() {
     assert_eq!(seen("cluster/a/1-00000000"), json!({}));
     assert_eq!(seen("cluster/b/1-00000000"), json!({"list": [1]}));
     assert_eq!(seen("cluster/v/1-00000000"), json!({"list": [1, u64::MAX]}));
+}
+
+#[tokio::test]
+async fn namespaced_policy_does_not_undo_what_a_cluster_policy_changed() {
+    let add = json!([{"op": "add", "path": "/spec/x", "value": 1}]);
+    let script = Script::new([
+        (
+            "a",
+            json!({"allowed": true, "patch": add, "stubborn": true}),
+        ),
+        (
+            "tenant",
+            json!({"allowed": true, "patch": [{"op": "remove", "path": "/spec/x"}]}),
+        ),
+    ]);
+    let tenant = mk_target("AdmissionPolicy", "tenant", json!({"mutating": true}));
+    let targets = vec![mutating("a"), tenant.clone()];
+    let response = admit(&script, targets, &review("CREATE").to_string()).await;
+    assert_eq!(response["allowed"], true, "{response}");
+    // The cluster policy has the last word, and only its changes are confirmed.
+    let asked = script.asked();
+    let tenants = "namespaced/team/tenant/1-00000000";
+    assert_eq!(
+        asked,
+        ["cluster/a/1-00000000", tenants, "cluster/a/1-00000000"]
+    );
+    assert_eq!(patch_of(&response)[2], add[0]);
+    assert_eq!(script.confirmed(), ["a"]);
+
+    // What is undone all the same is denied.
+    let undone = json!({"allowed": true, "patch": add, "undone": true});
+    let script = Script::new([("a", undone)]);
+    let targets = vec![mutating("a"), tenant];
+    let response = admit(&script, targets, &review("CREATE").to_string()).await;
+    assert_eq!(response["allowed"], false, "{response}");
+    let message = "admission webhook \"a\" denied the request: undone";
+    assert_eq!(response["status"]["message"], message);
+
+    // A policy that only monitors changes nothing.
+    let script = Script::new([]);
+    let monitor = cluster("m", json!({"mutating": true, "mode": "monitor"}));
+    admit(&script, vec![monitor], &review("CREATE").to_string()).await;
+    assert_eq!(script.confirmed(), Vec::<String>::new());
 }
 
 #[tokio::test]
