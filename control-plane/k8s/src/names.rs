@@ -60,6 +60,9 @@ pub const CA: &str = "assent-ca";
 /// The Secret that records which authorities cert-manager has provided.
 pub const CA_RECORD: &str = "assent-ca-record";
 
+/// The Secret, which an administrator may create, with the key that authenticates what evaluators keep on disk.
+pub const STATE_KEY: &str = "assent-state-key";
+
 /// The certificates to trust, in that ConfigMap.
 pub const CA_BUNDLE_KEY: &str = "ca.crt";
 

@@ -93,13 +93,13 @@ pub(super) fn parse_options(
     let prefix = format!("system:serviceaccount:{}:", args.namespace);
     let accounts = service_accounts.iter();
     let accounts = accounts.filter_map(|user| user.strip_prefix(&prefix));
-    let ca = [names::CA, names::CA_RECORD].map(str::to_owned);
+    let own = [names::CA, names::CA_RECORD, names::STATE_KEY].map(str::to_owned);
     assent_api::Options {
         standalone: false,
         excluded_namespaces: excluded(args),
         protected_resources: args.protected_resources.clone(),
         reserved: Reserved {
-            secrets: ca.into_iter().chain(args.ca_secret.clone()).collect(),
+            secrets: own.into_iter().chain(args.ca_secret.clone()).collect(),
             config_maps: [names::CA_CONFIG_MAP.to_owned()].into(),
             service_accounts: accounts.map(str::to_owned).collect(),
         },

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::{Options, hash};
 use crate::names::{
-    CA_CONFIG_MAP, CA_KEY, EVALUATOR_ADMIN_PORT, EVALUATOR_CONTAINER, EVALUATOR_PORT,
+    CA_CONFIG_MAP, CA_KEY, EVALUATOR_ADMIN_PORT, EVALUATOR_CONTAINER, EVALUATOR_PORT, STATE_KEY,
     TOKEN_AUDIENCE,
 };
 
@@ -51,7 +51,6 @@ const TOKEN: &str = "assent-token";
 const TOKEN_DIR: &str = "/var/run/secrets/assent.dev";
 const TOKEN_FILE: &str = "token";
 const STATE_DIR: &str = "/var/lib/assent";
-const STATE_KEY: &str = "assent-state-key";
 const STATE_KEY_DIR: &str = "/etc/assent/state-key";
 const STATE_KEY_FILE: &str = "key";
 
