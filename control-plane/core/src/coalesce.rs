@@ -1,13 +1,14 @@
-//! When a change goes out: the first one at once, what follows close behind together.
+//! When changes are published: the first one at once, changes that follow shortly after together
+//! (R22).
 
 use std::time::Duration;
 
 use crate::time::Millis;
 
-/// Changes closer together than this go out together.
+/// Changes that are closer together than this are published together.
 pub const QUIET: Duration = Duration::from_millis(50);
 
-/// No change waits longer than this, however busy it is.
+/// No change waits longer than this, however many follow.
 pub const LONGEST: Duration = Duration::from_secs(1);
 
 /// Decides when waiting changes are published.
@@ -79,13 +80,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_change_goes_at_once() {
+    fn first_change_is_published_at_once() {
         check(&[100], &[100]);
         check(&[100, 1_000], &[100, 1_000]);
     }
 
     #[test]
-    fn what_follows_waits_for_quiet() {
+    fn following_changes_wait_for_quiet() {
         check(&[100, 120, 160], &[100, 210]);
     }
 

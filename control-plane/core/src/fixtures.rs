@@ -1,4 +1,4 @@
-//! Things that tests of several modules are about.
+//! Values for the tests of several modules.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The pure domain of the control plane.
 //!
-//! Nothing here does IO, reads a clock or draws a random number: state machines take the
-//! time and what happened, and say what to do. Everything is deterministic, so that every
-//! rule has a synchronous test.
+//! Nothing here does IO, reads a clock or draws a random number. State machines get the time and
+//! an input, and return what has to be done. Everything is deterministic, so that every rule has
+//! a synchronous test.
 
 pub mod coalesce;
 pub mod condition;

@@ -9,13 +9,13 @@ use std::{
 
 use crate::digest::{Digest, Framed};
 
-/// Evaluation deadline where neither policy nor server says one.
+/// The evaluation deadline if neither the policy nor its server sets one.
 pub const DEFAULT_TIMEOUT_MS: u32 = 2_000;
 
-/// Guest memory cap where neither policy nor server says one.
+/// The memory limit of guests if neither the policy nor its server sets one.
 pub const DEFAULT_MEMORY_BYTES: u64 = 128 << 20;
 
-/// The PolicyServer of those who name none.
+/// The PolicyServer of policies and replicas that name none.
 pub const DEFAULT_SERVER: &str = "default";
 
 /// Names a policy: `cluster/<name>` or `namespaced/<namespace>/<name>`.
@@ -83,7 +83,7 @@ pub struct Content {
     pub context_resources: Vec<ContextResource>,
     /// Host calls that the policy may make.
     pub host_capabilities: Vec<String>,
-    /// Replaces the policy's own rejection message where it is not empty.
+    /// Replaces the policy's own rejection message, unless it is empty.
     pub message: String,
     /// Entrypoint of a Rego module; empty is its first.
     pub entrypoint: String,

@@ -1,23 +1,32 @@
-//! The life of one policy: candidate, applied everywhere, pointed at, drained, retired.
+//! The life of one policy: a revision is a candidate, then active, then retired until it has
+//! drained.
 //!
-//! The machine asks for things to be done and moves on when it is told that they were: the
-//! phase of a revision is stored before a snapshot that follows from it goes out, and the
-//! active revision is the one that the webhook names, nothing else.
+//! The machine asks for actions and moves on when it is told that they were done. The phase of a
+//! revision is therefore stored before a snapshot that follows from it is published. The active
+//! revision is the one that the webhook names, and nothing else decides it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use crate::{
-    condition::Reason,
     fleet::Fold,
-    policy::{Policy, PolicyKey, RevisionId},
+    policy::{Policy, RevisionId},
     snapshot::{Route, RouteState},
     time::Millis,
 };
 
+mod event;
+mod revisions;
 #[cfg(test)]
 mod tests;
+mod timing;
 
-/// Retired revisions that may drain at once; an older one leaves early.
+pub use event::{Acceptance, Input, Output, PolicyId, Refusal, RefusalReason};
+use revisions::Retired;
+pub use revisions::{Candidate, StoredRevisions};
+pub use timing::Timing;
+
+/// Retired revisions that may drain at the same time; an older one leaves early. It bounds what
+/// evaluators hold of a policy that is edited all the time.
 pub const MAX_DRAINING: usize = 2;
 
 /// One policy's rollout.
@@ -25,13 +34,15 @@ pub const MAX_DRAINING: usize = 2;
 pub struct Rollout {
     id: PolicyId,
     timing: Timing,
+    /// The newest generation, and when it was first seen.
     generation: i64,
     observed_at: Millis,
     acceptance: Acceptance,
     active: Option<Arc<Policy>>,
     candidate: Option<Candidate>,
+    /// Revisions that were active, and candidates that were superseded.
     retired: Vec<Retired>,
-    /// What the webhook is being pointed at, until it is known how that went.
+    /// The revision that the webhook is being pointed at, until the outcome is known.
     flipping: Option<RevisionId>,
     /// Revisions that the webhook may name although the write failed: the API server may have
     /// performed it, and only the response was lost. They are served until a later write
@@ -40,184 +51,21 @@ pub struct Rollout {
     deletion: Option<Deletion>,
 }
 
-/// Names one life of a policy: deleted and created again it has another uid.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PolicyId {
-    /// Its name.
-    pub key: PolicyKey,
-    /// Its uid.
-    pub uid: Arc<str>,
-}
-
-/// How long things may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// A candidate that is not applied everywhere by then is stalled.
-    pub progress: Duration,
-    /// A retired revision is served for at least this time.
-    pub drain: Duration,
-    /// It leaves once no request came for this time.
-    pub quiet: Duration,
-    /// It leaves then in any case.
-    pub longest_drain: Duration,
-    /// A deleted policy is served for this time after its webhook was removed.
-    pub delete_drain: Duration,
-}
-
-/// What became of the newest generation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acceptance {
-    /// It is being looked at.
-    Pending,
-    /// It became a revision.
-    Accepted,
-    /// It will not be distributed.
-    Refused(Refusal),
-}
-
-/// Why a generation is not distributed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Its kind.
-    pub reason: RefusalReason,
-    /// What was wrong, where, and what to do.
-    pub message: String,
-}
-
-/// Kinds of refusal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum RefusalReason {
-    Invalid,
-    PullError,
-    SignatureRejected,
-    TargetNotFound,
-    NotAllowed,
-    QuotaExceeded,
-    Conflicted,
-    ContextUnavailable,
-}
-
-/// What happens to a policy.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// Its object has this generation.
-    Observed {
-        /// The generation.
-        generation: i64,
-        /// What its spec says of times.
-        timing: Timing,
-    },
-    /// A generation will not be distributed.
-    Refused {
-        /// The generation.
-        generation: i64,
-        /// Why.
-        refusal: Refusal,
-    },
-    /// What stood against the newest generation is gone.
-    Reconsidered,
-    /// A generation became a revision, stored as candidate.
-    Ready(Arc<Policy>),
-    /// The webhook names this revision.
-    Flipped(RevisionId),
-    /// The webhook could not be changed; it is tried again.
-    FlipFailed,
-    /// The webhook may have been changed or not: there was no response. It is tried again.
-    FlipUnknown,
-    /// The revision is stored as history.
-    Retired(RevisionId),
-    /// A request came in on a retired path.
-    Request(RevisionId),
-    /// The object is being deleted.
-    Deleted,
-    /// The webhook is gone.
-    WebhookRemoved,
-}
-
-/// What is to be done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// Point the webhook at this revision, if it still names `from`.
-    Flip {
-        /// What it must name now.
-        from: Option<RevisionId>,
-        /// What it is to name.
-        to: Arc<Policy>,
-    },
-    /// Store the revision as history.
-    Retire(RevisionId),
-    /// Remove the webhook.
-    RemoveWebhook,
-    /// Nothing of the policy is left in any snapshot.
-    Release,
-    /// The newest generation is enforced; the time since it was first seen.
-    Enforced(Duration),
-}
-
-/// A revision on its way.
-#[derive(Clone, Debug)]
-pub struct Candidate {
-    /// The revision.
-    pub policy: Arc<Policy>,
-    since: Millis,
-    /// Not applied everywhere in time.
-    pub stalled: bool,
-    /// The time is over, applied or not: nothing more to wait for.
-    overdue: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Retired {
-    policy: Arc<Policy>,
-    since: Millis,
-    last_request: Option<Millis>,
-    /// Superseded before it was active: there is nobody to drain for.
-    never_active: bool,
-    requested: bool,
-}
-
+/// How far the deletion of a policy is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deletion {
+    /// The webhook may still name a revision.
     RemovingWebhook,
+    /// The webhook was removed at this time. Requests may still be on their way.
     Draining(Millis),
+    /// No evaluator has to serve the policy.
     Gone,
-}
-
-/// What is stored of a policy when a control plane starts.
-#[derive(Clone, Debug, Default)]
-pub struct StoredRevisions {
-    /// What the webhook names.
-    pub active: Option<Arc<Policy>>,
-    /// Candidates, oldest first; only the newest goes on.
-    pub candidates: Vec<Arc<Policy>>,
-    /// Revisions that drain.
-    pub draining: Vec<Arc<Policy>>,
-}
-
-// === impl RefusalReason ===
-
-impl RefusalReason {
-    /// Whether the policy itself is fine, and its namespace may not have it.
-    pub fn is_permission(self) -> bool {
-        matches!(
-            self,
-            RefusalReason::NotAllowed | RefusalReason::QuotaExceeded
-        )
-    }
-
-    /// Whether an active revision of the refused generation is still what the user wants. A
-    /// second manifest of the same name does not affect the first one, and a permission that
-    /// was withdrawn ends no protection.
-    pub fn spares_active(self) -> bool {
-        self == RefusalReason::Conflicted || self.is_permission()
-    }
 }
 
 // === impl Rollout ===
 
 impl Rollout {
-    /// A policy that was seen for the first time.
+    /// A policy that is seen for the first time.
     pub fn new(id: PolicyId, now: Millis, generation: i64, timing: Timing) -> Self {
         Self {
             id,
@@ -234,14 +82,15 @@ impl Rollout {
         }
     }
 
-    /// Goes on from what is stored. Timers start now: stored times are for people.
+    /// Continues from stored revisions. Timers start now: stored times are for readers, and the
+    /// clock of another process may differ.
     pub fn restore(mut self, now: Millis, stored: StoredRevisions) -> Self {
         let StoredRevisions {
             active,
             mut candidates,
             mut draining,
         } = stored;
-        // A phase may not have been stored before the end of the process that requested for it.
+        // A process may have ended between the flip and the write of the phase.
         let named = |p: &Arc<Policy>| active.as_ref().is_some_and(|a| a.revision == p.revision);
         candidates.retain(|p| !named(p));
         draining.retain(|p| !named(p));
@@ -261,7 +110,7 @@ impl Rollout {
         self
     }
 
-    /// Takes in what happened and appends what is to be done.
+    /// Applies an input and appends what has to be done.
     pub fn step(&mut self, now: Millis, input: Input, out: &mut Vec<Output>) {
         match input {
             Input::Observed { generation, timing } => self.observed(now, generation, timing),
@@ -299,7 +148,7 @@ impl Rollout {
         }
     }
 
-    /// Looks at what time and replicas brought; `fold` is the candidate's.
+    /// Decides what follows from the time and from the fold of the candidate.
     pub fn settle(
         &mut self,
         now: Millis,
@@ -345,7 +194,7 @@ impl Rollout {
         [deletion, stall, drain].into_iter().flatten().min()
     }
 
-    /// What evaluators must hold of this policy.
+    /// The revisions of this policy that evaluators must hold, with the states of their routes.
     pub fn entries(&self) -> impl Iterator<Item = (&Arc<Policy>, RouteState)> {
         let active = self.active.iter().map(|p| (p, RouteState::Active));
         let candidate = self
@@ -370,27 +219,27 @@ impl Rollout {
             .map(|(policy, state)| Route::of(&policy.revision, state))
     }
 
-    /// Which life of which policy.
+    /// The policy object.
     pub fn id(&self) -> &PolicyId {
         &self.id
     }
 
-    /// The newest generation seen.
+    /// The newest generation that was seen.
     pub fn generation(&self) -> i64 {
         self.generation
     }
 
-    /// What became of it.
+    /// Whether the newest generation was accepted.
     pub fn acceptance(&self) -> &Acceptance {
         &self.acceptance
     }
 
-    /// What the webhook names.
+    /// The revision that the webhook names.
     pub fn active(&self) -> Option<&Arc<Policy>> {
         self.active.as_ref()
     }
 
-    /// What is on its way.
+    /// The revision that is being rolled out.
     pub fn candidate(&self) -> Option<&Candidate> {
         self.candidate.as_ref()
     }
@@ -419,12 +268,12 @@ impl Rollout {
         self.deletion.is_some()
     }
 
-    /// Whether nothing is left of it.
+    /// Whether the policy was deleted and has drained.
     pub fn is_gone(&self) -> bool {
         self.deletion == Some(Deletion::Gone)
     }
 
-    /// Whether the generation is active or on its way.
+    /// Whether the generation is active or a candidate.
     pub fn has_revision_of(&self, generation: i64) -> bool {
         let candidate = self.candidate.as_ref().map(|c| &c.policy);
         let mut both = self.active.iter().chain(candidate);
@@ -500,8 +349,8 @@ impl Rollout {
         }
     }
 
-    /// Takes out the candidate of this name, even if it was superseded while the webhook
-    /// was being changed: the webhook names it, so it must be answered.
+    /// Removes the candidate of this name, even if it was superseded while the webhook was being
+    /// changed: the webhook names it, so that it must be served.
     fn take(&mut self, revision: &RevisionId) -> Option<Arc<Policy>> {
         if let Some(c) = self.candidate.take_if(|c| c.policy.revision == *revision) {
             return Some(c.policy);
@@ -511,13 +360,13 @@ impl Rollout {
         Some(self.retired.remove(at).policy)
     }
 
-    /// Whether it may be requested to leave: not twice, and not while the webhook may name it
+    /// Whether a revision may be asked to leave: not twice, and not while the webhook may name it
     /// or come to name it.
     fn may_leave(&self, retired: &Retired) -> bool {
         !retired.requested && !self.may_be_routed(&retired.policy.revision)
     }
 
-    /// Whether the webhook may name it without anybody knowing.
+    /// Whether the webhook may name a revision although no outcome says so.
     fn may_be_routed(&self, revision: &RevisionId) -> bool {
         self.flipping.as_ref() == Some(revision) || self.unsure.contains(revision)
     }
@@ -529,7 +378,7 @@ impl Rollout {
         }
     }
 
-    /// Asks for those to leave that have drained, or that are too many.
+    /// Asks for revisions to leave that have drained, or that exceed [`MAX_DRAINING`].
     fn retire(&mut self, now: Millis, out: &mut Vec<Output>) {
         let draining = self
             .retired
@@ -548,85 +397,5 @@ impl Rollout {
                 out.push(Output::Retire(retired.policy.revision.clone()));
             }
         }
-    }
-}
-
-// === impl Timing ===
-
-impl Timing {
-    /// The default times for a webhook with this timeout: see docs/design/rollout.md.
-    pub fn for_webhook(progress: Duration, webhook_timeout: Duration) -> Self {
-        Self {
-            progress,
-            // Twice the timeout: a request that an API server sent just before it saw the
-            // new path is answered, its retry too.
-            drain: Duration::from_secs(60).max(2 * webhook_timeout),
-            quiet: Duration::from_secs(30),
-            longest_drain: Duration::from_secs(600),
-            delete_drain: Duration::from_secs(10),
-        }
-    }
-
-    /// The same with every drain as short as `drain`.
-    pub fn with_drain(self, drain: Duration) -> Self {
-        Self {
-            drain,
-            quiet: self.quiet.min(drain),
-            longest_drain: self.longest_drain.max(drain),
-            delete_drain: drain,
-            ..self
-        }
-    }
-}
-
-// === impl Candidate ===
-
-impl Candidate {
-    fn new(policy: Arc<Policy>, since: Millis) -> Self {
-        Self {
-            policy,
-            since,
-            stalled: false,
-            overdue: false,
-        }
-    }
-}
-
-// === impl Retired ===
-
-impl Retired {
-    fn draining(policy: Arc<Policy>, since: Millis) -> Self {
-        Self {
-            policy,
-            since,
-            last_request: None,
-            never_active: false,
-            requested: false,
-        }
-    }
-
-    fn superseded(policy: Arc<Policy>, since: Millis) -> Self {
-        Self {
-            never_active: true,
-            ..Self::draining(policy, since)
-        }
-    }
-
-    fn leaves_at(&self, timing: &Timing) -> Millis {
-        if self.never_active {
-            return self.since;
-        }
-        let quiet = self.last_request.map(|at| at + timing.quiet);
-        let drained = (self.since + timing.drain).max(quiet.unwrap_or_default());
-        drained.min(self.since + timing.longest_drain)
-    }
-}
-
-// === impl RefusalReason ===
-
-impl RefusalReason {
-    /// The reason of the `Accepted` condition.
-    pub fn as_str(self) -> &'static str {
-        Reason::from(self).as_str()
     }
 }

@@ -1,23 +1,25 @@
 //! One stream as a state machine: what to send next, and what an answer means.
 //!
-//! Both kinds of stream run on it. At most one response is outstanding; a client that does
-//! not answer costs one pointer to the newest snapshot, however many were published.
+//! Both kinds of stream use it. At most one response is outstanding. A client that does not
+//! answer costs one pointer to the newest snapshot, however many were published meanwhile.
 
-use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
+use std::sync::Arc;
 
-use crate::{
-    digest::{Digest, Version},
-    policy::RevisionId,
-    snapshot::{Delta, Snapshot},
-};
+use crate::{digest::Version, snapshot::Snapshot};
 
 mod claim;
+mod message;
 #[cfg(test)]
 mod tests;
 
 use claim::Claim;
+pub use message::{
+    Answer, AppliedSnapshot, Body, Event, Failure, InitialRequest, Input, Nonce, Output,
+    RefusedSnapshot, Rejection, Report, Response, Stage, StreamKind,
+};
 
-/// More rejections than this in one answer count as truncated.
+/// More rejections than this in one answer count as truncated (R9, R36): the memory that one
+/// client can take is bounded.
 pub const MAX_REJECTED: usize = 64;
 
 /// The state of one stream.
@@ -25,199 +27,18 @@ pub const MAX_REJECTED: usize = 64;
 pub struct Session {
     kind: StreamKind,
     stream: u64,
+    /// The number of the last response. Numbers are never reused (R6).
     issued: u64,
+    /// The newest snapshot, whether or not it was sent.
     target: Option<Arc<Snapshot>>,
-    /// What the client had before the newest response.
+    /// What the client had before the newest response. A late NACK returns to it (R17).
     before: Held,
+    /// The newest response; only an answer to it is an ACK or a NACK.
     newest: Option<Issued>,
     protocol_errors: u64,
 }
 
-/// How responses are made up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StreamKind {
-    /// Differences.
-    Delta,
-    /// The full set each time.
-    StateOfTheWorld,
-}
-
-/// What a client says of itself in its first message.
-#[derive(Clone, Debug, Default)]
-pub struct InitialRequest {
-    /// The last version that it loaded whole, as it wrote it.
-    pub version: String,
-    /// Revisions that it holds.
-    pub held: BTreeMap<String, Digest>,
-}
-
-/// What happens to a session.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// There is a snapshot, the first or a newer one.
-    Publish(Arc<Snapshot>),
-    /// A message after the first.
-    Answer(Answer),
-}
-
-/// A message after the first, as the client wrote it.
-#[derive(Clone, Debug, Default)]
-pub struct Answer {
-    /// The nonce that it answers.
-    pub nonce: String,
-    /// The last version that it loaded whole.
-    pub version: String,
-    /// Present = NACK.
-    pub error: Option<Failure>,
-    /// Revisions that it could not load.
-    pub rejected: Vec<Rejection>,
-    /// There are more than it lists.
-    pub truncated: bool,
-}
-
-/// A status in the client's own words.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Failure {
-    /// A gRPC code.
-    pub code: i32,
-    /// What it said, cut to a bounded length by whoever read it.
-    pub message: String,
-}
-
-/// One revision that a client could not load.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    /// Which one.
-    pub revision: RevisionId,
-    /// Where it failed.
-    pub stage: Stage,
-    /// Why.
-    pub failure: Failure,
-    /// The client tries again by itself.
-    pub retryable: bool,
-}
-
-/// The steps from an announced revision to its first decisions, in their order: where loading
-/// it failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Stage {
-    /// The client named none, or one that a later version added.
-    #[default]
-    Unspecified,
-    /// The module could not be fetched.
-    Fetch,
-    /// The revision does not match its digest, or is not understood.
-    Verify,
-    /// The module did not compile.
-    Compile,
-    /// The module imports what its ABI does not provide.
-    Link,
-    /// The module could not be instantiated.
-    Instantiate,
-    /// The module rejected its settings.
-    Settings,
-    /// The first, empty review failed.
-    SelfTest,
-    /// The set could not be put in place.
-    Swap,
-    /// The first real reviews failed.
-    Runtime,
-}
-
-/// What is to be done.
-#[derive(Clone, Debug)]
-pub enum Output {
-    /// Send this response.
-    Send(Response),
-    /// The replica's state changed.
-    Report(Report),
-    /// Count this.
-    Count(Event),
-}
-
-/// One response; how it is encoded is not decided here.
-#[derive(Clone, Debug)]
-pub struct Response {
-    /// Its nonce, unique on the stream.
-    pub nonce: Nonce,
-    /// The set that the client has once it took this.
-    pub to: Arc<Snapshot>,
-    /// What has to travel for that.
-    pub body: Body,
-}
-
-/// What travels.
-#[derive(Clone, Debug)]
-pub enum Body {
-    /// The whole set.
-    Full,
-    /// Nothing: the client has it.
-    NoChange,
-    /// The difference to a set that the client took.
-    Delta(Arc<Snapshot>),
-    /// The difference to what the client said it holds, with all routes.
-    Claim(Delta),
-}
-
-/// What a stream's replica has and said.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// The set that it took, and what of it is not loaded; none before its first answer.
-    pub applied: Option<AppliedSnapshot>,
-    /// The last version sent.
-    pub sent: Option<Version>,
-    /// The last version loaded whole.
-    pub acked: Option<Version>,
-    /// The version that its last answer refused, whole or in part.
-    pub refused: Option<RefusedSnapshot>,
-    /// The nonce that waits for an answer.
-    pub outstanding: Option<Nonce>,
-    /// Messages that made no sense.
-    pub protocol_errors: u64,
-}
-
-/// A set that a client took.
-#[derive(Clone, Debug)]
-pub struct AppliedSnapshot {
-    /// All of it.
-    pub snapshot: Arc<Snapshot>,
-    /// What of it is not loaded.
-    pub rejected: Vec<Rejection>,
-}
-
-/// A version that a client refused.
-#[derive(Clone, Debug)]
-pub struct RefusedSnapshot {
-    /// Its content.
-    pub snapshot: Arc<Snapshot>,
-    /// True where nothing of it was applied.
-    pub whole: bool,
-    /// Why.
-    pub failure: Failure,
-}
-
-/// What metrics count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Event {
-    /// A version was acknowledged.
-    Ack,
-    /// A version was refused, whole or in part; where the first rejection happened.
-    Nack(Stage),
-    /// An answer to a superseded nonce.
-    StaleNonce,
-    /// An answer to a nonce that was never issued here.
-    UnknownNonce,
-    /// An acknowledgement that names another version than its nonce's.
-    WrongVersion,
-}
-
-/// Names one response of one stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Nonce {
-    stream: u64,
-    number: u64,
-}
-
+/// What a client has.
 #[derive(Debug, Default)]
 struct Held {
     set: HeldSet,
@@ -227,33 +48,40 @@ struct Held {
 
 #[derive(Debug)]
 enum HeldSet {
-    /// What the client said; `version` is none once that turned out to be wrong.
+    /// What the first message claims. `version` is `None` once it turned out to be wrong.
     Claim {
         version: Option<Version>,
         claim: Claim,
     },
+    /// A snapshot that the client acknowledged, at least in part.
     Applied(Arc<Snapshot>),
 }
 
+/// A response that was sent.
 #[derive(Debug)]
 struct Issued {
     number: u64,
     snapshot: Arc<Snapshot>,
+    /// `None` while it is outstanding.
     verdict: Option<Verdict>,
 }
 
+/// What the last answer to a response means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
+    /// Everything is served.
     Applied,
+    /// Everything besides these revisions is served.
     Partial(Vec<Rejection>, Failure),
+    /// Nothing of it was applied.
     Refused(Failure),
 }
 
 // === impl Session ===
 
 impl Session {
-    /// A stream that just opened. `stream` must be unique in this process, so that a nonce
-    /// of an earlier stream is never applied for one of this.
+    /// A stream that has just opened. `stream` must be unique in this process, so that a nonce
+    /// of an earlier stream is never mistaken for one of this stream (R5).
     pub fn new(kind: StreamKind, stream: u64, first: InitialRequest) -> Self {
         let set = HeldSet::Claim {
             version: first.version.parse().ok(),
@@ -273,7 +101,7 @@ impl Session {
         }
     }
 
-    /// Takes in what happened and appends what is to be done.
+    /// Applies an input and appends what has to be done.
     pub fn step(&mut self, input: Input, out: &mut Vec<Output>) {
         match input {
             Input::Publish(snapshot) => self.target = Some(snapshot),
@@ -287,7 +115,7 @@ impl Session {
         self.newest.as_ref().is_some_and(|n| n.verdict.is_none())
     }
 
-    /// What the replica has and said, as far as this stream knows.
+    /// The state of the replica, as far as this stream knows it.
     pub fn report(&self) -> Report {
         let outstanding = self.newest.as_ref().filter(|n| n.verdict.is_none());
         Report {
@@ -301,7 +129,7 @@ impl Session {
     }
 
     fn answer(&mut self, answer: Answer, out: &mut Vec<Output>) {
-        // The nonce is judged first: only an answer to the newest one is an answer.
+        // The nonce is checked first: only an answer to the newest one is an ACK or a NACK.
         if answer.nonce.is_empty() {
             return;
         }
@@ -340,8 +168,8 @@ impl Session {
             return;
         }
         match &self.newest {
-            // The newest response already offered this set: an answer to it, whatever it
-            // was, is never followed by the same again.
+            // The newest response already offered this set. Whatever the answer was, the same
+            // set is not sent again on this stream (R12).
             Some(newest) if newest.snapshot.version() == target.version() => return,
             Some(_) => {}
             None if self.confirms_silently(&target) => {
@@ -373,8 +201,8 @@ impl Session {
         out.push(Output::Report(self.report()));
     }
 
-    /// On a state-of-the-world stream an empty list would mean "remove everything", so one
-    /// who has the current version hears nothing.
+    /// On a state-of-the-world stream an empty list would mean "remove everything", so that a
+    /// client with the current version gets no response.
     fn confirms_silently(&self, target: &Snapshot) -> bool {
         let holds = match &self.before.set {
             HeldSet::Claim { version, .. } => *version == Some(target.version()),
@@ -383,7 +211,7 @@ impl Session {
         self.kind == StreamKind::StateOfTheWorld && holds
     }
 
-    /// Folds the answered response into what the client has.
+    /// Merges the answered response into what the client has.
     fn settle(&mut self) {
         let Some(newest) = self.newest.take() else {
             return;
@@ -401,7 +229,7 @@ impl Session {
                 self.before.rejected = rejected;
             }
             Some(Verdict::Refused(_)) | None => {
-                // Whoever refused a confirmation does not hold what its version says.
+                // A client that refused a confirmation does not hold what its version claims.
                 if let HeldSet::Claim { version, .. } = &mut self.before.set {
                     *version = None;
                 }
@@ -416,7 +244,7 @@ impl Session {
         match &self.before.set {
             HeldSet::Applied(from) if from.version() == target.version() => Body::NoChange,
             HeldSet::Applied(from) => Body::Delta(from.clone()),
-            // A version without a map is of a client that holds more than a map may list.
+            // A client that holds more revisions than a map may list sends a version alone.
             HeldSet::Claim { version, claim }
                 if *version == Some(target.version())
                     && (claim.is_empty() || claim.is_exactly(target)) =>
@@ -482,20 +310,6 @@ impl Session {
     }
 }
 
-// === impl Report ===
-
-impl Report {
-    /// The snapshot that the last answer refused as a whole.
-    pub fn refused_whole(&self) -> Option<&RefusedSnapshot> {
-        self.refused.as_ref().filter(|r| r.whole)
-    }
-
-    /// Whether the last answer refused a snapshot as a whole.
-    pub fn refuses_whole(&self) -> bool {
-        self.refused_whole().is_some()
-    }
-}
-
 // === impl HeldSet ===
 
 impl Default for HeldSet {
@@ -521,65 +335,7 @@ impl Verdict {
     }
 }
 
-// === impl Stage ===
-
-impl Stage {
-    /// Every stage, in the order of the wire's numbers.
-    pub const ALL: [Stage; 10] = [
-        Stage::Unspecified,
-        Stage::Fetch,
-        Stage::Verify,
-        Stage::Compile,
-        Stage::Link,
-        Stage::Instantiate,
-        Stage::Settings,
-        Stage::SelfTest,
-        Stage::Swap,
-        Stage::Runtime,
-    ];
-
-    /// For labels and messages.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Stage::Unspecified => "unspecified",
-            Stage::Fetch => "fetch",
-            Stage::Verify => "verify",
-            Stage::Compile => "compile",
-            Stage::Link => "link",
-            Stage::Instantiate => "instantiate",
-            Stage::Settings => "settings",
-            Stage::SelfTest => "selftest",
-            Stage::Swap => "swap",
-            Stage::Runtime => "runtime",
-        }
-    }
-}
-
-// === impl Nonce ===
-
-impl fmt::Display for Nonce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}-{:x}", self.stream, self.number)
-    }
-}
-
-impl FromStr for Nonce {
-    type Err = ();
-
-    fn from_str(s: &str) -> Result<Self, ()> {
-        let (stream, number) = s.split_once('-').ok_or(())?;
-        let nonce = Self {
-            stream: u64::from_str_radix(stream, 16).map_err(|_| ())?,
-            number: u64::from_str_radix(number, 16).map_err(|_| ())?,
-        };
-        // Only what we would have written: no leading zeros, no signs.
-        (nonce.number > 0 && nonce.to_string() == s)
-            .then_some(nonce)
-            .ok_or(())
-    }
-}
-
-/// What an answer to `snapshot` means; none where it contradicts itself.
+/// What an answer to `snapshot` means; `None` if it contradicts itself.
 fn evaluate(answer: Answer, snapshot: &Snapshot) -> Option<Verdict> {
     let Answer {
         version,

@@ -25,7 +25,7 @@ pub struct Snapshot {
     version: Version,
     policies: Chunks<Policy>,
     routes: Chunks<Route>,
-    /// From where the version of the next snapshot can be computed.
+    /// The states of the hash from which the version of the next snapshot continues.
     trail: Arc<Trail>,
     /// The trail of the last predecessor that had another number of policies.
     other_trail: Option<Arc<Trail>>,
@@ -39,11 +39,11 @@ pub struct Route {
     pub path: Arc<str>,
     /// Evaluated in order.
     pub revisions: Vec<RevisionId>,
-    /// Where in its life the route is; whatever it is, `revisions` answer it.
+    /// The state of the route; `revisions` answer it in every state.
     pub state: RouteState,
 }
 
-/// Where in its life a route is.
+/// The state of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RouteState {
     /// The webhook points at it.
@@ -54,7 +54,7 @@ pub enum RouteState {
     Retired,
 }
 
-/// What a set has that another has not.
+/// The difference between two sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delta {
     /// Revisions that are new or whose content differs.
@@ -214,7 +214,7 @@ impl Snapshot {
         delta
     }
 
-    /// What someone who claims to hold `held` lacks; its routes are not known, so all go.
+    /// What a client that claims to hold `held` lacks. Its routes are unknown, so that all are sent.
     pub fn delta_from_claim(&self, held: &BTreeMap<String, Digest>) -> Delta {
         let is_missing =
             |p: &&Arc<Policy>| held.get(p.revision.as_str()) != Some(&p.content_digest);

@@ -5,14 +5,14 @@ use std::{
     time::Duration,
 };
 
-/// Milliseconds on whatever monotonic clock the caller has.
+/// Milliseconds on the monotonic clock of the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
 
 // === impl Millis ===
 
 impl Millis {
-    /// The time that passed since `earlier`; zero where that lies ahead.
+    /// The time since `earlier`; zero if that is in the future.
     pub fn since(self, earlier: Millis) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }

@@ -159,7 +159,7 @@ fn r37_without_replicas_nothing_is_complete() {
 }
 
 #[test]
-fn everyone_must_have_it() {
+fn revision_is_complete_once_every_replica_has_it() {
     Script::everyone()
         .open("x", "i", 1)
         .check(("a", 1), "1: 1 behind")
@@ -172,7 +172,7 @@ fn everyone_must_have_it() {
 }
 
 #[test]
-fn a_required_replica_that_never_came_blocks() {
+fn required_replica_that_never_connects_blocks_the_flip() {
     let mut script = Script::expecting(&["x", "y"]);
     script
         .open("x", "i", 1)
@@ -296,7 +296,7 @@ fn r18_no_answer_is_neither_success_nor_failure() {
 }
 
 #[test]
-fn r28_a_superseded_stream_is_void() {
+fn r28_superseded_stream_is_ignored() {
     let mut script = Script::everyone();
     script.open("x", "i", 1).open("x", "i", 2).takes("x", 2, A);
     let refused = mk_refused(&mk_snapshot(A), None);
@@ -356,7 +356,7 @@ fn r37_a_reconnect_causes_no_flap() {
 }
 
 #[test]
-fn r37_another_process_under_the_name_has_said_nothing() {
+fn r37_new_process_of_a_replica_has_not_answered() {
     let mut script = Script::everyone();
     script.open("x", "i", 1).takes("x", 1, A).close("x", 1);
     script.open("x", "j", 2).check(("a", 1), "1: 1 behind");
@@ -398,7 +398,7 @@ fn refusals_of_those_who_left_are_disconnected_and_still_block() {
 }
 
 #[test]
-fn rows_name_first_who_lacks_it() {
+fn rows_list_replicas_that_lack_the_revision_first() {
     let mut script = Script::everyone();
     for (name, stream) in [("d", 1), ("c", 2), ("b", 3), ("a", 4), ("e", 5)] {
         script.open(name, "i", stream);
@@ -436,7 +436,7 @@ fn all_at_wants_everyone_there_and_nothing_refused() {
 }
 
 #[test]
-fn being_heard_of_is_remembered_and_changes_nothing_else() {
+fn health_check_changes_last_seen_only() {
     let mut script = Script::everyone();
     script.open("x", "i", 1).takes("x", 1, A).pass(5_000);
     script.fleet.heard(script.now, "x");

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::*;
 use crate::fixtures::{mk_id, mk_policy, mk_revision};
@@ -176,7 +176,7 @@ fn refusal() -> Refusal {
 use RouteState::{Active, Candidate as Next, Retired as Old};
 
 #[test]
-fn a_policy_is_flipped_to_once_everyone_has_it() {
+fn policy_flips_once_every_replica_has_it() {
     let mut script = Script::new(1);
     script.settle(&[]).holds(&[]);
     script.pass(2).ready(1).settle(&[]).holds(&[(1, Next)]);
@@ -203,7 +203,7 @@ fn r38_only_that_very_revision_counts() {
 }
 
 #[test]
-fn a_flip_that_failed_is_tried_again() {
+fn failed_flip_is_retried() {
     let mut script = Script::active();
     script.observe(2).ready(2).complete(2, &["flip 1 to 2"]);
     script.step(Input::FlipFailed, &[]);
@@ -217,7 +217,7 @@ fn a_flip_that_failed_is_tried_again() {
 }
 
 #[test]
-fn what_is_superseded_leaves_at_once() {
+fn superseded_candidate_leaves_at_once() {
     let mut script = Script::active();
     script.observe(2).ready(2).observe(3).ready(3);
     // It stays in the snapshot until that is stored.
@@ -229,7 +229,7 @@ fn what_is_superseded_leaves_at_once() {
 }
 
 #[test]
-fn what_is_superseded_while_the_webhook_changes_waits_for_the_outcome() {
+fn superseded_candidate_waits_for_the_outcome_of_its_flip() {
     let mut script = Script::active();
     script.observe(2).ready(2).complete(2, &["flip 1 to 2"]);
     script.observe(3).ready(3).complete(3, &[]);
@@ -244,7 +244,7 @@ fn what_is_superseded_while_the_webhook_changes_waits_for_the_outcome() {
 }
 
 #[test]
-fn what_is_superseded_while_the_webhook_does_not_change_leaves() {
+fn superseded_candidate_leaves_if_its_flip_fails() {
     let mut script = Script::active();
     script.observe(2).ready(2).complete(2, &["flip 1 to 2"]);
     script.observe(3).ready(3).settle(&[]);
@@ -384,7 +384,7 @@ fn two_drain_at_once() {
 }
 
 #[test]
-fn deletion_goes_webhook_drain_release() {
+fn deleted_policy_drains_after_its_webhook_is_removed() {
     let mut script = Script::active();
     script.observe(2).ready(2).pass(5);
     script
@@ -406,7 +406,7 @@ fn deletion_goes_webhook_drain_release() {
 }
 
 #[test]
-fn an_unrouting_nobody_asked_for_means_nothing() {
+fn unrequested_webhook_removal_is_ignored() {
     let mut script = Script::active();
     script.step(Input::WebhookRemoved, &[]).settle(&[]);
     assert!(!script.rollout.is_deleting());
@@ -455,7 +455,7 @@ fn check_restore(stored: StoredRevisions, expect: &[(i64, RouteState)], then: &[
 }
 
 #[test]
-fn what_is_stored_goes_on() {
+fn stored_revisions_continue() {
     let p = |generation| mk_policy("p", generation);
     let stored = StoredRevisions {
         active: Some(p(2)),

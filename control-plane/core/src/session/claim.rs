@@ -1,4 +1,4 @@
-//! The revisions that a client says it holds.
+//! The revisions that a client claims to hold.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,7 +1,13 @@
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
+
 use super::*;
-use crate::fixtures::{mk_failure, mk_policy, mk_rejection, mk_snapshot};
+use crate::{
+    digest::Digest,
+    fixtures::{mk_failure, mk_policy, mk_rejection, mk_snapshot},
+    snapshot::Delta,
+};
 
 /// One line per output, so that scripts read as data.
 fn show(output: &Output) -> Option<String> {
@@ -318,7 +324,7 @@ fn r19_one_response_is_outstanding_and_changes_collapse() {
 }
 
 #[test]
-fn r22_going_away_and_back_unseen_sends_nothing() {
+fn r22_reverted_change_that_was_not_sent_sends_nothing() {
     let mut script = Script::delta();
     script.publish(&[("a", 1)], &["send 1 full"]);
     script.publish(&[("a", 2)], &[]).publish(&[("a", 1)], &[]);
@@ -338,7 +344,7 @@ fn state_of_the_world_always_sends_the_full_set() {
 }
 
 #[test]
-fn state_of_the_world_says_nothing_to_who_is_current() {
+fn state_of_the_world_stream_sends_nothing_to_a_current_client() {
     let first = InitialRequest {
         version: mk_snapshot(&[("a", 1)]).version().to_string(),
         held: BTreeMap::new(),

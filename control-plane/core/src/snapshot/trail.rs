@@ -1,4 +1,4 @@
-//! The version of a snapshot, computed from where that of its predecessor begins to differ.
+//! The version of a snapshot, computed from the first difference to a predecessor.
 //!
 //! The input of the hash is one sequence: the number of policies, the policies, the number of
 //! routes, the routes. A hash that is kept at the end of each part continues from there, so
@@ -38,7 +38,7 @@ enum Part {
     Routes(Arc<Chunk<Route>>),
 }
 
-/// A version and what it took.
+/// A version, and what computing it cost.
 pub(super) struct Computed {
     pub(super) version: Version,
     pub(super) trail: Trail,

@@ -201,7 +201,7 @@ fn every_refusal_has_its_reason_and_the_module_s_words() {
 }
 
 #[test]
-fn a_refused_edit_leaves_the_last_good_one() {
+fn refused_edit_keeps_the_last_good_revision() {
     let case =
         Case::new(2, Some(1), None).refused(RefusalReason::Invalid, "settings: no such field");
     case.serves("x", &[1]).check(expect![[r#"
@@ -257,7 +257,7 @@ fn a_candidate_that_everyone_has_waits_for_its_webhook() {
 }
 
 #[test]
-fn a_rejected_candidate_says_who_and_why() {
+fn rejected_candidate_names_the_replica_and_the_error() {
     let case = Case::new(2, Some(1), Some(2))
         .serves("x", &[1, 2])
         .rejects("y", &[1, 2], 2);
@@ -290,7 +290,7 @@ fn a_snapshot_refused_whole_rejects_the_candidate_alone() {
 }
 
 #[test]
-fn a_candidate_without_replicas_says_so() {
+fn candidate_without_replicas_reports_no_replicas() {
     Case::new(2, Some(1), Some(2)).check(expect![[r#"
         active 1-5f2a9c1e (1)
         pending 2-5f2a9c1e (2)
@@ -423,7 +423,7 @@ fn an_active_revision_without_replicas_is_not_served() {
 }
 
 #[test]
-fn an_edit_that_is_looked_at_leaves_the_last_good_one() {
+fn pending_edit_keeps_the_last_good_revision() {
     Case::new(3, Some(2), None).serves("x", &[2]).reasons([
         "Unknown Pending",
         "Unknown Pending",

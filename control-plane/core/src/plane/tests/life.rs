@@ -82,7 +82,7 @@ fn r37_a_joining_replica_blocks_a_flip_but_undoes_nothing() {
 }
 
 #[test]
-fn r37_who_left_blocks_what_it_has_not_answered_until_its_grace_ends() {
+fn r37_disconnected_replica_blocks_until_its_grace_ends() {
     let mut script = Script::enforced();
     script
         .open("y", "i", 2)
@@ -186,7 +186,7 @@ fn a_refused_generation_is_reported_and_changes_nothing() {
 }
 
 #[test]
-fn deletion_goes_webhook_drain_snapshot_release() {
+fn deleted_policy_drains_and_leaves_the_snapshot() {
     let mut script = Script::enforced();
     script
         .policy("p", Input::Deleted, &["p: unroute"])
@@ -238,7 +238,7 @@ fn f17_deleted_and_created_again_are_two_policies() {
 }
 
 #[test]
-fn the_living_policy_of_a_name_is_not_one_of_a_longer_name() {
+fn lookup_by_name_ignores_longer_names() {
     let mut script = Script::synced();
     script.add("p-long").settle(&["publish p-long/1 candidate"]);
     assert!(script.plane.rollout(&PolicyKey::cluster("p")).is_none());

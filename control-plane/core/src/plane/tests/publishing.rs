@@ -82,7 +82,7 @@ fn r22_no_change_waits_longer_than_a_second_while_every_settling_brings_one() {
 }
 
 #[test]
-fn r22_going_away_and_back_inside_the_window_sends_nothing() {
+fn r22_reverted_change_within_the_window_sends_nothing() {
     let mut script = Script::synced();
     let id = || mk_id("q");
     let timing = TIMING.with_drain(Duration::ZERO);
@@ -146,7 +146,7 @@ fn servers_have_sets_of_their_own() {
 }
 
 #[test]
-fn a_policy_of_an_unknown_server_goes_nowhere() {
+fn policy_of_an_unknown_server_is_not_published() {
     let mut script = Script::synced();
     let event = mk_observed(mk_id("q"), "nowhere", 1, StoredRevisions::default());
     script.step(event, &[]).ready("q", 1).settle(&[]);
