@@ -33,15 +33,15 @@ use crate::{
     to_proto,
 };
 
-/// A client's message is at most this long: the first one may carry 20,000 revisions, with
-/// names of up to 300 bytes and a digest each.
+/// The longest message of a client: the first one may list 20,000 revisions, with names of up to
+/// 300 bytes and a digest each.
 const MAX_REQUEST_BYTES: usize = 8 << 20;
 
-/// A stream's read buffer to begin with. Answers are short, and there are thousands of
-/// streams; it grows with what comes.
+/// The initial read buffer of a stream. Answers are short, and there are thousands of streams.
+/// The buffer grows with the messages.
 const READ_BUFFER_BYTES: usize = 512;
 
-/// Retired routes that one health check may name: two per policy, a thousand policies.
+/// The most retired routes in one health check: two for each of a thousand policies.
 const MAX_RETIRED_ROUTES: usize = 2_000;
 
 /// The discovery service as a tower service.
@@ -54,7 +54,7 @@ pub struct Discovery {
 // === impl Discovery ===
 
 impl Discovery {
-    /// Streams follow `hub`; callers are known to `authenticator`.
+    /// A service whose streams follow `hub`, for callers that `authenticator` accepts.
     pub fn new(hub: Hub, authenticator: Arc<dyn Authenticator>) -> Self {
         Self {
             hub,
@@ -217,7 +217,7 @@ impl tower::Service<http::Request<Body>> for Discovery {
     }
 }
 
-/// Answers are a few bytes; whoever compresses them anyway is told that we do not.
+/// Answers have a few bytes, so that compression is not supported.
 fn refuse_compression(headers: &http::HeaderMap) -> Result<(), Status> {
     let identity = HeaderValue::from_static("identity");
     match headers.get("grpc-encoding") {

@@ -23,7 +23,7 @@ mod tests;
 /// part may reach beyond this.
 pub(crate) const MAX_PART_BYTES: usize = 3 << 20;
 
-/// Below this, copying costs less than a second DATA frame.
+/// Smaller responses are copied into one chunk: that costs less than a second DATA frame.
 const COPY_BYTES: usize = 4 << 10;
 
 /// The default size of an HTTP/2 frame. A chunk is buffered whole as soon as one byte of
@@ -33,14 +33,14 @@ const CHUNK_BYTES: usize = 16 << 10;
 /// Tag and length of a nonce that is shorter than 128 bytes, and the prefix of a message.
 const HEAD_BYTES: usize = 7;
 
-/// One response without its nonce; more than one part where it is large.
+/// One response without its nonce; a large one has several parts.
 #[derive(Debug)]
 pub(crate) struct Encoded {
     parts: Vec<Bytes>,
     nonce_tag: u8,
 }
 
-/// What every response of one version says.
+/// The fields that all responses of one version share.
 #[derive(Clone, Debug)]
 pub(crate) struct Header {
     pub(crate) version: String,
@@ -48,7 +48,7 @@ pub(crate) struct Header {
     pub(crate) published_at: SystemTime,
 }
 
-/// What travels, as wire types.
+/// The content of a response in wire types.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     policies: Vec<v1::Policy>,
@@ -87,7 +87,7 @@ impl Encoded {
         }
     }
 
-    /// Bytes on the wire, nonces and framing apart.
+    /// Bytes on the wire without nonces and framing.
     pub(crate) fn len(&self) -> usize {
         self.parts.iter().map(Bytes::len).sum()
     }

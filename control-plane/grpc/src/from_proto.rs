@@ -14,34 +14,34 @@ use prost::Message as _;
 #[cfg(test)]
 mod tests;
 
-/// What a client says of itself fits into this; more is noise or an attack.
+/// The longest description of a client (R1). A real one has a few hundred bytes.
 const MAX_NODE_BYTES: usize = 8 << 10;
 
-/// Error texts are for people; more than this nobody reads.
+/// The longest error text that is kept (R36). It ends in a status, which is bounded too.
 const MAX_ERROR_BYTES: usize = 4 << 10;
 
-/// A client that holds more revisions than this sends no map.
+/// The most revisions that a first message may list (R36).
 const MAX_HELD: usize = 20_000;
 
-/// A request of a stream, whichever of the two it is.
+/// A request of either kind of stream.
 pub(crate) trait Request: prost::Message + Default + Send + 'static {
-    /// How its responses are made up.
+    /// The kind of the stream.
     const KIND: StreamKind;
 
-    /// Who sends it; in the first message only.
+    /// The description of the client, which only the first message carries.
     fn take_node(&mut self) -> Option<v1::Node>;
 
-    /// It as a first message.
+    /// The request as the first message of a stream.
     fn into_initial(self) -> Result<InitialRequest, Error>;
 
-    /// Whether a part of it will be cut off where it is a later message.
+    /// Whether [`Request::into_answer`] will truncate it.
     fn is_oversized(&self) -> bool;
 
-    /// It as a later message.
+    /// The request as a later message, truncated to what the protocol allows.
     fn into_answer(self) -> Answer;
 }
 
-/// Why a client's message was refused.
+/// Why a first message is rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum Error {
     #[error("the first message must carry `node`: say who you are")]
@@ -84,7 +84,7 @@ pub(crate) fn server_or_default(name: String) -> String {
     name
 }
 
-/// Cuts at a character's border, so that what remains is text.
+/// Truncates at a character boundary, so that the result is valid UTF-8.
 pub(crate) fn cut(mut text: String) -> String {
     if text.len() > MAX_ERROR_BYTES {
         text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
@@ -159,8 +159,8 @@ impl Request for v1::PolicyDiscoveryRequest {
     }
 }
 
-/// A digest that cannot be read is of content that we do not know: no content has the
-/// digest of all zeros, so that the revision is sent again, or removed if it is not wanted.
+/// A malformed digest becomes one of all zeros, which no content has: the revision is sent again,
+/// or removed if it is not wanted.
 fn held_digest(text: &str) -> Digest {
     text.parse().unwrap_or(Digest::from_raw([0; 32]))
 }

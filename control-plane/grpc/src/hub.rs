@@ -1,4 +1,4 @@
-//! What streams follow: the snapshots of all PolicyServers, and who we are.
+//! The published snapshots of all PolicyServers, which streams follow.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,55 +24,55 @@ use crate::{
     registry::Registry,
 };
 
-/// Where a standby says who the leader is.
+/// The metadata key in which a standby names the leader.
 pub const LEADER_METADATA: &str = "assent-leader";
 
-/// Joins the driver, which publishes, and the streams, which follow. Clones are the same
-/// hub.
+/// Connects the controller, which publishes, with the streams, which follow. Clones share one
+/// state.
 #[derive(Clone, Debug)]
 pub struct Hub(Arc<Inner>);
 
-/// Times of the discovery service.
+/// Durations of the discovery service.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How long a stream waits for the first snapshot of its PolicyServer.
     pub sync_deadline: Duration,
-    /// How long a client may take to read on before it counts as disconnected.
+    /// How long a client may stop reading before it counts as disconnected (R29).
     pub send_deadline: Duration,
     /// How long a client may take to send its first message.
     pub first_message_deadline: Duration,
-    /// How long a stream lives, more or less 20 %: its credential is checked again then,
-    /// and streams spread over the replicas of the control plane. It ends with OK, which
-    /// asks a client to come back at once, without back-off.
+    /// How long a stream lives, plus or minus 20 %. Its credential is checked again when the
+    /// client reconnects. The stream ends with OK, after which clients reconnect without
+    /// back-off.
     pub max_stream_age: Duration,
-    /// How often a replica is asked to send health checks; silent for three times as long,
-    /// one that has sent any loses its stream.
+    /// How often replicas are asked to send health checks. A replica that has sent one and then
+    /// none for three times as long loses its stream.
     pub health_interval: Duration,
 }
 
-/// Who answers: part of every response.
+/// Identifies the control plane in every response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlPlane {
     /// Name of this replica of the control plane.
     pub id: String,
-    /// Its build.
+    /// The version of its build.
     pub version: String,
-    /// How often the lease changed hands; evaluators refuse to go back.
+    /// The transitions of the Lease. Evaluators reject a lower number than they have seen (R27).
     pub lease_transitions: u64,
 }
 
 /// Whether streams are accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Serving {
-    /// They are.
+    /// Streams are accepted.
     #[default]
     Leader,
-    /// They are sent to the leader.
+    /// Streams are refused, and clients are referred to the leader.
     Standby {
-        /// Its address, where it is known.
+        /// The address of the leader, if it is known.
         leader: Option<String>,
     },
-    /// They are asked to come back, to whoever is there then.
+    /// The process ends: streams are refused, and clients reconnect elsewhere.
     Draining,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Inner {
     pub(crate) events: mpsc::Sender<StreamEvent>,
     pub(crate) streams: Arc<Registry>,
     servers: RwLock<HashMap<Name, Arc<Server>>>,
-    /// Counts changes of `servers` and `synced`, for those who wait for one.
+    /// Counts changes of `servers` and `synced`, for tasks that wait for one.
     epoch: watch::Sender<u64>,
     synced: AtomicBool,
     serving: ArcSwap<Serving>,
@@ -102,7 +102,7 @@ pub(crate) struct Server {
 // === impl Hub ===
 
 impl Hub {
-    /// A hub without PolicyServers, not synced. What streams say goes into `events`.
+    /// A hub without PolicyServers that is not synced. Streams report to `events`.
     pub fn new(
         config: Config,
         control_plane: ControlPlane,
@@ -122,17 +122,17 @@ impl Hub {
         }))
     }
 
-    /// What is counted, to be registered once.
+    /// The metrics of the service, to be registered once.
     pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
     }
 
-    /// The PolicyServer exists; its streams are held until something is published for it.
+    /// Adds a PolicyServer. Its streams are held until a snapshot is published for it.
     pub fn add_server(&self, name: &str) {
         self.server_entry(name);
     }
 
-    /// The PolicyServer is gone: its streams end with NOT_FOUND.
+    /// Removes a PolicyServer. Its streams end with NOT_FOUND.
     pub fn remove_server(&self, name: &str) {
         let mut servers = self.write_servers();
         let removed = servers.remove(name);
@@ -144,8 +144,8 @@ impl Hub {
         }
     }
 
-    /// Publishes a snapshot; O(1) in the number of streams. Equal content is silent. True
-    /// where streams were woken.
+    /// Publishes a snapshot, at a cost that does not depend on the number of streams. Equal
+    /// content wakes no stream. True if streams are woken.
     pub fn publish(&self, server: &str, snapshot: Arc<Snapshot>, at: SystemTime) -> bool {
         let server = self.server_entry(server);
         let control_plane = self.0.control_plane.load_full();
@@ -172,18 +172,18 @@ impl Hub {
         self.bump();
     }
 
-    /// Every PolicyServer that there is was added: from now on others are not found.
+    /// Every existing PolicyServer was added: from now on other names are not found.
     pub fn set_synced(&self) {
         self.0.synced.store(true, Ordering::Release);
         self.bump();
     }
 
-    /// Whether every PolicyServer that there is was added.
+    /// Whether every existing PolicyServer was added.
     pub fn is_synced(&self) -> bool {
         self.0.synced.load(Ordering::Acquire)
     }
 
-    /// Accepts streams, or sends them elsewhere; open ones are closed then.
+    /// Accepts streams, or refuses new ones and closes open ones.
     pub fn set_serving(&self, serving: Serving) {
         let refusal = serving.refusal();
         self.0.serving.store(Arc::new(serving));
@@ -193,7 +193,7 @@ impl Hub {
         self.bump();
     }
 
-    /// Says who we are from now on; nothing is sent again for that.
+    /// Replaces the identity in later responses. Nothing is sent again because of it.
     pub fn set_control_plane(&self, control_plane: ControlPlane) {
         let control_plane = Arc::new(control_plane);
         self.0.control_plane.store(control_plane.clone());
@@ -218,7 +218,7 @@ impl Hub {
         self.0.streams.close_where(is_revoked, &status);
     }
 
-    /// Who we are.
+    /// The identity in responses.
     pub fn control_plane(&self) -> Arc<ControlPlane> {
         self.0.control_plane.load_full()
     }
@@ -268,7 +268,7 @@ impl Hub {
         self.0.streams.len()
     }
 
-    /// Wakes when it changed which PolicyServers there are, or whether we serve.
+    /// Changes when a PolicyServer is added or removed, or when `Serving` changes.
     pub(crate) fn epoch(&self) -> watch::Receiver<u64> {
         self.0.epoch.subscribe()
     }
@@ -277,12 +277,12 @@ impl Hub {
         &self.0
     }
 
-    /// Refuses where streams belong elsewhere.
+    /// An error if streams are not accepted.
     pub(crate) fn check_serving(&self) -> Result<(), Status> {
         self.0.serving.load().refusal().map_or(Ok(()), Err)
     }
 
-    /// The PolicyServer, waited for until the control plane knows which there are.
+    /// Finds a PolicyServer. Until the hub is synced it may still be added, and is waited for.
     pub(crate) async fn resolve(&self, name: &str, until: Instant) -> Result<Arc<Server>, Status> {
         let mut epoch = self.epoch();
         loop {
@@ -301,7 +301,7 @@ impl Hub {
         }
     }
 
-    /// What is published for a PolicyServer, waited for.
+    /// The published snapshot of a PolicyServer, which is waited for.
     pub(crate) async fn published(&self, name: &str) -> Result<Arc<Published>, Status> {
         let until = Instant::now() + self.0.config.sync_deadline;
         let server = self.resolve(name, until).await?;
@@ -325,7 +325,7 @@ impl Hub {
                 metrics: self.0.metrics.server(name),
             })
         };
-        // Its series are made and removed under the lock, so that they live as long as it.
+        // Series are created and removed under the lock, so that they live as long as the server.
         let mut servers = self.write_servers();
         let server = servers.entry(name).or_insert_with_key(new).clone();
         drop(servers);
@@ -357,10 +357,10 @@ impl Hub {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            // A control plane reads its objects within seconds, or has a problem that a
-            // client should hear of.
+            // A control plane reads its objects within seconds. If it does not, clients report
+            // the error.
             sync_deadline: Duration::from_secs(30),
-            // Well above a pause of a busy client, and below what an operator notices.
+            // Longer than a busy client pauses, and shorter than what an operator notices.
             send_deadline: Duration::from_secs(10),
             first_message_deadline: Duration::from_secs(10),
             max_stream_age: Duration::from_secs(30 * 60),
@@ -400,8 +400,8 @@ fn standby(leader: Option<&str>) -> Status {
     status
 }
 
-/// Tells a server's streams. Waking them costs something for each, so it is not the
-/// publisher who does it.
+/// Wakes the streams of a server. That costs something for each, so that a task of its own does
+/// it instead of the publisher.
 fn wake(server: Arc<Server>) {
     let tell = move || server.published.send_modify(|_| {});
     match tokio::runtime::Handle::try_current() {

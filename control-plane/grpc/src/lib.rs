@@ -1,9 +1,9 @@
 //! Discovery, module, client-status and certificate services over tonic.
 //!
-//! One task per stream runs a [`assent_core::session::Session`]; everything that the
-//! streams of one PolicyServer share (the snapshot and its encoded frames) is behind one
-//! `Arc` that publishing swaps. This crate knows the core and the wire, never Kubernetes;
-//! wire types stop at `to_proto` and `from_proto`.
+//! One task per stream runs a [`assent_core::session::Session`]. What the streams of one
+//! PolicyServer share (the snapshot and its encoded frames) is behind one `Arc`, which
+//! publishing swaps. This crate does not know Kubernetes. Types of the wire stay in `to_proto`,
+//! `from_proto` and `assent-wire`.
 
 mod accept;
 pub mod auth;

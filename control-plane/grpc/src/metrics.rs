@@ -1,4 +1,4 @@
-//! What the discovery service counts.
+//! Metrics of the discovery service.
 
 use assent_core::session::{Event, Stage};
 use prometheus_client::{
@@ -28,8 +28,8 @@ pub struct Metrics {
     throttled: Counter,
 }
 
-/// What is counted for each PolicyServer, without looking its series up each time. Once the
-/// PolicyServer is gone, so are the series, and late streams count into nothing.
+/// The series of one PolicyServer, so that they are looked up once per stream. They are removed
+/// with the PolicyServer; streams that end later count nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerMetrics {
     streams: Gauge,
@@ -42,13 +42,13 @@ pub(crate) struct ServerMetrics {
 pub(crate) enum Unserved {
     /// Its TLS handshake failed.
     Tls,
-    /// It spoke something else than HTTP/2.
+    /// It did not begin with HTTP/2.
     NotHttp2,
-    /// It did not come to the point.
+    /// It did not begin in time.
     TooSlow,
-    /// It went away before.
+    /// It was closed before it began.
     Closed,
-    /// It broke the rules of HTTP/2 and was ended.
+    /// It violated HTTP/2 and was closed.
     Broken,
     /// Its address has too many.
     TooMany,
@@ -59,25 +59,25 @@ pub(crate) enum Unserved {
 /// What was wrong with a first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum BadFirst {
-    /// None came.
+    /// No message arrived.
     Missing,
-    /// It is no message, or too long for one.
+    /// The message is malformed or too long.
     Unreadable,
-    /// It does not say who sends it.
+    /// The node is missing.
     NoNode,
-    /// It says so at too great a length.
+    /// The node is too large.
     LargeNode,
-    /// The name is none.
+    /// The name of the replica is malformed.
     BadId,
-    /// It claims to hold more than anyone may list.
+    /// It lists more revisions than are allowed.
     TooManyHeld,
-    /// The credential is of somebody else.
+    /// The credential belongs to another replica.
     Identity,
     /// There is no such PolicyServer.
     UnknownServer,
 }
 
-/// What was pushed.
+/// The kind of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Push {
     Full,
@@ -120,7 +120,7 @@ struct Reason {
 // === impl Metrics ===
 
 impl Metrics {
-    /// Enters everything into `registry`, whose prefix is the caller's.
+    /// Registers everything in `registry`, with the prefix of the caller.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("discovery");
         registry.register("streams", "Open streams", self.streams.clone());
@@ -178,7 +178,7 @@ impl Metrics {
         );
     }
 
-    /// The series of a PolicyServer, which begin at zero.
+    /// Creates the series of a PolicyServer, which start at zero.
     pub(crate) fn server(&self, server: &str) -> ServerMetrics {
         ServerMetrics {
             streams: self.streams.get_or_create_owned(&Server::new(server)),
@@ -187,7 +187,7 @@ impl Metrics {
         }
     }
 
-    /// The PolicyServer is gone: a series that stayed would tell its last value for ever.
+    /// Removes the series of a PolicyServer: otherwise they would keep their last value.
     pub(crate) fn remove_server(&self, server: &str) {
         self.streams.remove(&Server::new(server));
         for result in ["ack", "nack"] {

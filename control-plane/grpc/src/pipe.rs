@@ -1,7 +1,8 @@
-//! What joins a stream's task and the body that the HTTP/2 connection reads.
+//! The connection between a stream's task and the response body that HTTP/2 reads.
 //!
-//! The body hands out chunks when it is polled, and remembers whether it was polled again
-//! afterwards: a client whose window is full is seen by the absence of that poll.
+//! The body returns chunks when it is polled, and records whether it was polled again
+//! afterwards. If that poll does not come, the window of the client is full: it does not read
+//! (R29).
 
 use std::{
     collections::VecDeque,
@@ -22,11 +23,11 @@ use crate::encode::Encoded;
 #[cfg(test)]
 mod tests;
 
-/// The shared half: written by the stream's task, and by whoever closes the stream.
+/// The shared half. The stream's task writes it, and so does everything that closes streams.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     state: Mutex<State>,
-    /// Wakes the task: there is room, the body is gone, or somebody closed the stream.
+    /// Wakes the task: there is room, the body was dropped, or the stream was closed.
     wake: Notify,
 }
 
@@ -37,13 +38,13 @@ pub(crate) struct PipeBody(Arc<Pipe>);
 #[derive(Debug)]
 struct State {
     chunks: VecDeque<Bytes>,
-    /// Polled with nothing left to hand out: all of it is on its way.
+    /// The body was polled after its last chunk: the connection has taken everything.
     drained: bool,
     /// When a chunk was taken last, or the first one was put in.
     progress: Instant,
-    /// The end follows the chunks.
+    /// How the stream ends, after the chunks.
     end: Option<Status>,
-    /// The end was handed out, or the client is gone.
+    /// The end was returned, or the client has left.
     over: bool,
     reader: Option<Waker>,
     /// The task waits for room.
@@ -73,12 +74,12 @@ impl Pipe {
         (pipe, body)
     }
 
-    /// Waits until something happened that the task has to look at.
+    /// Waits until something changed that concerns the task.
     pub(crate) async fn changed(&self) {
         self.wake.notified().await;
     }
 
-    /// Puts a response in. The caller must have asked for room before.
+    /// Adds a response. The caller must have checked that there is room.
     pub(crate) fn push(&self, encoded: &Encoded, nonce: assent_core::session::Nonce) {
         let mut state = self.lock();
         if state.end.is_some() || state.over {
@@ -90,21 +91,21 @@ impl Pipe {
         wake(state);
     }
 
-    /// Whether the last response was handed over; if not, the task is woken once it is.
+    /// Whether the connection has taken the last response; if not, the task is woken once it has.
     pub(crate) fn has_room(&self) -> bool {
         let mut state = self.lock();
         state.waiting = !state.chunks.is_empty();
         !state.waiting
     }
 
-    /// Ends the body after what is in it.
+    /// Ends the body after its chunks.
     pub(crate) fn finish(&self, status: Status) {
         let mut state = self.lock();
         state.end.get_or_insert(status);
         wake(state);
     }
 
-    /// Ends the body now: what it still had is dropped. The first end stays.
+    /// Ends the body now and drops its chunks. An earlier end stays.
     pub(crate) fn close(&self, status: Status) {
         let mut state = self.lock();
         if state.end.is_none() {
@@ -115,23 +116,23 @@ impl Pipe {
         self.wake.notify_one();
     }
 
-    /// Whether the stream is at its end, whoever ended it.
+    /// Whether the stream has ended, from either side.
     pub(crate) fn is_ended(&self) -> bool {
         let state = self.lock();
         state.end.is_some() || state.over
     }
 
-    /// How the stream ended; none where it did not, or where the client just left.
+    /// How the stream ended; `None` if it has not, or if the client left.
     pub(crate) fn end_code(&self) -> Option<Code> {
         self.lock().end.as_ref().map(Status::code)
     }
 
-    /// Whether nobody will poll the body any more.
+    /// Whether the body will not be polled again.
     pub(crate) fn is_over(&self) -> bool {
         self.lock().over
     }
 
-    /// When the client has to have read on; none where all was read.
+    /// The time by which the client must read on; `None` if it has read everything.
     pub(crate) fn send_deadline(&self, limit: Duration) -> Option<Instant> {
         let state = self.lock();
         (!state.drained).then(|| state.progress + limit)
@@ -206,7 +207,7 @@ impl Drop for PipeBody {
     }
 }
 
-/// Wakes the reader after the lock is gone, so that it does not run into it.
+/// Wakes the reader after the lock was released, so that it does not wait for the lock.
 fn wake(mut state: MutexGuard<'_, State>) {
     let reader = state.reader.take();
     drop(state);
@@ -218,7 +219,7 @@ fn wake(mut state: MutexGuard<'_, State>) {
 fn trailers(status: &Status) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(2);
     if status.add_header(&mut headers).is_err() {
-        // Only a message that is no header value gets here, and it is percent-encoded.
+        // Messages are percent-encoded, so that only other parts of a status can be no header value.
         headers.insert("grpc-status", http::HeaderValue::from_static("13"));
     }
     headers

@@ -1,4 +1,4 @@
-//! Which stream speaks for which replica: the newest one (R28).
+//! Which stream belongs to which replica: the newest one (R28).
 
 use std::sync::{
     Arc,
@@ -32,7 +32,7 @@ struct Entry {
     pipe: Arc<Pipe>,
 }
 
-/// A stream's entry; it goes when this goes.
+/// The entry of a stream, which is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Registered {
     pub(crate) key: Key,
@@ -44,8 +44,9 @@ pub(crate) struct Registered {
 
 impl Registry {
     pub(crate) fn new() -> Self {
-        // Numbers of an earlier process must not come again soon, or its clients' nonces
-        // would look like ours: 2^20 streams fit between two of 2^40 starting points.
+        // An earlier process must not have used the same numbers recently: nonces of its clients
+        // would be taken for nonces of this process. 2^20 streams fit between two of 2^40
+        // starting points.
         let start = u64::from(rand::random::<u32>()) << 28 | u64::from(rand::random::<u8>()) << 20;
         Self {
             streams: DashMap::new(),
@@ -53,8 +54,8 @@ impl Registry {
         }
     }
 
-    /// Enters a stream and closes the one that spoke for the replica before. Numbers are
-    /// given out under the entry's lock, so that the newest has the highest.
+    /// Registers a stream and closes the one that the replica had before. Numbers are assigned
+    /// under the lock of the entry, so that the newest stream has the highest.
     pub(crate) fn enter(
         self: &Arc<Self>,
         key: Key,
@@ -79,7 +80,7 @@ impl Registry {
         }
     }
 
-    /// The open stream of this process of the replica; an empty `instance_uid` is any.
+    /// The open stream of the replica's process; an empty `instance_uid` matches any process.
     pub(crate) fn find(&self, key: &Key, instance_uid: &str) -> Option<Arc<Pipe>> {
         let entry = self.streams.get(key)?;
         let same = instance_uid.is_empty() || *entry.instance_uid == *instance_uid;

@@ -1,4 +1,4 @@
-//! `RolloutService`: revisions of a policy, and going back to one.
+//! `RolloutService`: lists the revisions of a policy, and rolls back to one of them.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -14,13 +14,13 @@ use crate::{
 
 pub use assent_proto::v1::rollout_service_server::RolloutServiceServer;
 
-/// Where revisions are kept.
+/// The store of revisions.
 #[tonic::async_trait]
 pub trait Rollouts: Send + Sync + 'static {
     /// Revisions of a policy, newest first.
     async fn list(&self, policy: &PolicyKey) -> Result<Vec<RevisionRow>, Error>;
 
-    /// Goes back to a generation; none is the one before the active one.
+    /// Rolls back to a generation; `None` is the one that was active before the active one.
     async fn undo(&self, policy: &PolicyKey, to_generation: Option<i64>) -> Result<Undone, Error>;
 }
 
@@ -33,38 +33,38 @@ pub struct RevisionRow {
     pub generation: i64,
     /// `Candidate`, `Active`, `Draining` or `History`.
     pub phase: String,
-    /// As the user wrote it.
+    /// The module URL in the policy's spec.
     pub module: String,
     /// `sha256:<hex>`.
     pub module_digest: String,
     /// `sha256:<hex>`.
     pub content_digest: String,
-    /// When it was written.
+    /// When the revision was stored.
     pub created_at: Option<SystemTime>,
 }
 
-/// What going back did.
+/// The result of a rollback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Undone {
-    /// The generation that was gone back to.
+    /// The generation whose content was copied.
     pub from_generation: i64,
     /// The new generation that carries its content.
     pub new_generation: i64,
 }
 
-/// Why it was not done.
+/// Why a rollback was not done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// There is no such policy or revision.
     #[error("{0}")]
     NotFound(String),
-    /// There is nothing to go back to, or it is not allowed now.
+    /// There is no revision to roll back to, or a rollback is not allowed now.
     #[error("{0}")]
     Refused(String),
-    /// Somebody else changed the policy meanwhile.
+    /// The policy was changed meanwhile.
     #[error("{0}")]
     Conflict(String),
-    /// Try again.
+    /// The control plane cannot do it now; a retry may succeed.
     #[error("{0}")]
     Unavailable(String),
 }

@@ -1,4 +1,4 @@
-//! `ClientStatusService`: who has what, and why not.
+//! `ClientStatusService`: what each replica serves, and what it rejected.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,29 +24,30 @@ mod to_proto;
 pub use assent_proto::v1::client_status_service_server::ClientStatusServiceServer;
 pub use page::{ConditionRow, Page, PolicyRow, Query, ReplicaRow};
 
-/// Replicas per page where the request does not say.
+/// Replicas per page, if the request does not ask for a number.
 const PAGE_SIZE: usize = 100;
 
 /// Replicas per page at most.
 const MAX_PAGE_SIZE: usize = 1_000;
 
-/// Replicas in an answer of a stream that does not say: as many as fit a client's limit.
+/// Replicas in a response of a stream that does not ask for a number: as many as fit the message
+/// limit of a client.
 const STREAM_PAGE_SIZE: usize = 5_000;
 
-/// Answers of a stream are at least this far apart: nobody reads faster.
+/// The least time between two responses of a stream: no reader is faster.
 const STREAM_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where the state is.
+/// The source of the state.
 #[tonic::async_trait]
 pub trait StatusSource: Send + Sync + 'static {
-    /// What `query` asks for; none where there is no such PolicyServer.
+    /// The answer to `query`; `None` if there is no such PolicyServer.
     async fn client_status(&self, query: Query) -> Result<Option<Page>, Unavailable>;
 
     /// Changes whenever an answer may have changed.
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
-/// The state cannot be asked now.
+/// The state is not available now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unavailable(pub String);
@@ -59,7 +60,7 @@ pub struct ClientStatus {
     source: Arc<dyn StatusSource>,
 }
 
-/// A stream of answers.
+/// A stream of responses.
 struct Follower {
     hub: Hub,
     source: Arc<dyn StatusSource>,
@@ -74,7 +75,7 @@ struct Follower {
 // === impl ClientStatus ===
 
 impl ClientStatus {
-    /// Serves what `source` knows to callers known to `authenticator`.
+    /// Serves the state of `source` to callers that `authenticator` accepts.
     pub fn new(
         hub: Hub,
         authenticator: Arc<dyn Authenticator>,
@@ -142,7 +143,7 @@ impl client_status_service_server::ClientStatusService for ClientStatus {
 // === impl Follower ===
 
 impl Follower {
-    /// The next answer that differs from the last one.
+    /// The next response that differs from the last one.
     async fn next(mut self) -> Option<(Result<ClientStatusResponse, Status>, Self)> {
         if self.over {
             return None;

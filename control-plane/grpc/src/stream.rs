@@ -32,26 +32,26 @@ struct Stream<R> {
     gate: Gate,
     registered: Registered,
     metrics: ServerMetrics,
-    /// Enough to tell whether a repeated node is the same.
+    /// A hash of the node, which must not change during the stream (R1).
     node: u64,
     published: watch::Receiver<Option<Arc<Published>>>,
     requests: Streaming<R>,
     pipe: Arc<Pipe>,
     session: Session,
     timing: Timing,
-    /// The client sends no more.
+    /// The client has closed its side.
     half_closed: bool,
     peer: Option<Peer>,
     in_use: Option<Use>,
 }
 
-/// The stream goes no further.
+/// The stream has ended.
 struct Over;
 
 // === impl Stream ===
 
 impl<R: Request> Stream<R> {
-    /// Boxed, so that there is one of it in memory and not one for each step of its life.
+    /// Boxed, so that the stream is in memory once and not once for each state of its task.
     async fn run(mut self: Box<Self>) {
         self.metrics.opened();
         let Over = self.drive().await;
@@ -71,7 +71,7 @@ impl<R: Request> Stream<R> {
                 renewable = Some(self.gate.is_available()).into();
             }
             let next = self.timing.next(&self.pipe);
-            // A timer that fires early costs one look; moving it for every message more.
+            // A timer that fires early costs one check. Moving it for every message costs more.
             if next < timer.deadline() || timer.is_elapsed() {
                 timer.as_mut().reset(next);
             }
@@ -94,7 +94,7 @@ impl<R: Request> Stream<R> {
         }
     }
 
-    /// Ends the stream where one of its times is over.
+    /// Ends the stream if one of its deadlines has passed.
     fn is_due(&self) -> bool {
         match self.timing.due(&self.pipe, Instant::now()) {
             Some(status) => self.pipe.close(status),
@@ -155,7 +155,7 @@ impl<R: Request> Stream<R> {
         self.perform(out).await
     }
 
-    /// A client that sends no more gets what is due, then OK.
+    /// A client that has closed its side gets what is due, then OK.
     fn end_if_half_closed(&mut self) -> Result<(), Over> {
         if self.half_closed && self.timing.is_synced() {
             self.pipe.finish(Status::ok(""));
@@ -183,7 +183,7 @@ impl<R: Request> Stream<R> {
     }
 
     fn send(&self, response: &Response) {
-        // Whatever is current knows how to encode, and has the frames of the newest.
+        // The newest snapshot has the encoded frames that streams share.
         let Some(published) = self.published.borrow().clone() else {
             return self.pipe.close(not_synced());
         };
@@ -219,8 +219,8 @@ impl<R: Request> Stream<R> {
         Over
     }
 
-    /// Takes leave: from here on the replica is disconnected, and if the client does not
-    /// even take the end, its connection goes too.
+    /// Ends the stream: the replica is disconnected from here on. If the client does not read
+    /// the end either, its connection is closed.
     async fn retire(self: Box<Self>) {
         let Stream {
             hub,
@@ -246,7 +246,7 @@ impl<R: Request> Stream<R> {
             stream: registered.stream,
         };
         drop((registered, in_use));
-        // A driver that is gone does not miss it.
+        // A controller that has stopped does not need the event.
         let _ = hub.inner().events.send(event).await;
         let until = Instant::now() + timing.leave();
         while !pipe.is_over() {

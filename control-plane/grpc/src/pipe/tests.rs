@@ -99,7 +99,7 @@ async fn nothing_is_queued_behind_an_end_or_for_nobody() {
 }
 
 #[tokio::test]
-async fn the_task_hears_of_room_when_it_asked() {
+async fn task_is_woken_when_there_is_room() {
     let (pipe, mut body) = Pipe::new();
     pipe.push(&mk_encoded(), mk_nonce());
     assert!(!pipe.has_room());

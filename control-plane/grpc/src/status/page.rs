@@ -1,4 +1,4 @@
-//! Questions about the state and their answers, in core types.
+//! Queries of client status and their pages, in core types.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use assent_core::{
 #[cfg(test)]
 mod tests;
 
-/// What somebody wants to know.
+/// A query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {
     /// The PolicyServer.
@@ -21,7 +21,7 @@ pub struct Query {
     pub replica: Option<String>,
     /// Only replicas in these states; empty is all.
     pub states: Vec<ReplicaState>,
-    /// Replicas on one page.
+    /// The most replicas of one page.
     pub limit: usize,
     /// Only replicas whose names come after this: the page token.
     pub after: Option<String>,
@@ -30,17 +30,17 @@ pub struct Query {
 /// One page of the answer.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// What is published; none where nothing is yet.
+    /// The published version; `None` before the first one.
     pub version: Option<Version>,
     /// Replicas in the order of their names.
     pub replicas: Vec<ReplicaRow>,
     /// Policies; on the first page only.
     pub policies: Vec<PolicyRow>,
-    /// Token of the next page, where there is one.
+    /// The token of the next page, if there is one.
     pub next: Option<String>,
-    /// The core's clock when the answer was made…
+    /// The time of the page on the core's clock.
     pub now: Millis,
-    /// …and everyone else's.
+    /// The same time of day.
     pub at: SystemTime,
 }
 
@@ -49,9 +49,9 @@ pub struct Page {
 pub struct ReplicaRow {
     /// Its name.
     pub name: Name,
-    /// What it has and said.
+    /// Its state in the fleet.
     pub replica: Replica,
-    /// What that amounts to.
+    /// What it has done with the published version.
     pub state: ReplicaState,
 }
 
@@ -64,24 +64,24 @@ pub struct PolicyRow {
     pub active: Option<String>,
     /// The revision that is being rolled out.
     pub candidate: Option<String>,
-    /// Of the candidate, or of the active revision where there is none.
+    /// The fold of the candidate, or of the active revision if there is no candidate.
     pub fold: Fold,
-    /// As in the policy's status.
+    /// The conditions of the policy's status.
     pub conditions: Vec<ConditionRow>,
 }
 
 /// One condition, as in Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionRow {
-    /// `Accepted`, say.
+    /// The type, for example `Accepted`.
     pub r#type: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// CamelCase.
+    /// The reason in CamelCase.
     pub reason: String,
-    /// For people.
+    /// The message for readers.
     pub message: String,
-    /// The generation that it is about.
+    /// The generation that the condition describes.
     pub observed_generation: i64,
     /// When `status` changed last.
     pub transition: Option<SystemTime>,
@@ -90,8 +90,8 @@ pub struct ConditionRow {
 // === impl Query ===
 
 impl Query {
-    /// The replicas of this page, and the token of the next one. Costs one walk over the
-    /// fleet's names; only what is shown is copied.
+    /// The replicas of this page, and the token of the next one. It visits every replica of the
+    /// fleet, and copies only those of the page.
     pub fn select(&self, fleet: &Fleet, current: Version) -> (Vec<ReplicaRow>, Option<String>) {
         let wanted = |name: &Name, state: ReplicaState| {
             self.after.as_deref().is_none_or(|after| &**name > after)
@@ -119,7 +119,7 @@ impl Query {
         (page, next)
     }
 
-    /// Whether the answer has this policy in it.
+    /// Whether the query asks for this policy.
     pub fn wants_policy(&self, policy: &str) -> bool {
         self.after.is_none() && self.policy.as_deref().is_none_or(|wanted| wanted == policy)
     }

@@ -1,4 +1,4 @@
-//! Answers to the wire.
+//! Pages of client status to the wire.
 
 use std::time::SystemTime;
 
@@ -53,7 +53,8 @@ fn replica(row: &ReplicaRow, when: impl Fn(Millis) -> prost_types::Timestamp) ->
         version_rejected: text(refused.map(|refused| refused.snapshot.version())),
         outstanding_nonce: text(report.outstanding),
         rejected: match refused.filter(|refused| refused.whole) {
-            // Whoever refuses a version whole names no revision; its words count all the same.
+            // A replica that refuses a version completely names no revision. Its message is shown
+            // all the same.
             Some(refused) => vec![whole(&refused.failure)],
             None => rejected.map(rejection).collect(),
         },
@@ -61,7 +62,7 @@ fn replica(row: &ReplicaRow, when: impl Fn(Millis) -> prost_types::Timestamp) ->
     }
 }
 
-/// A replica that is expected and never came has a name only.
+/// A replica that is expected and never connected has only a name.
 fn node(name: &str, node: &Node) -> v1::Node {
     v1::Node {
         id: name.to_owned(),

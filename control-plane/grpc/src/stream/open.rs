@@ -1,4 +1,4 @@
-//! How a stream begins: first message, identity, PolicyServer.
+//! The opening of a stream: first message, identity, PolicyServer.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -27,7 +27,7 @@ use crate::{
 
 static NODES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// A stream whose caller is known, and nothing else yet.
+/// A stream of an authenticated caller before its first message was read.
 pub(crate) struct Opening<R> {
     pub(crate) hub: Hub,
     pub(crate) gate: Gate,
@@ -39,7 +39,8 @@ pub(crate) struct Opening<R> {
 // === impl Opening ===
 
 impl<R: Request> Opening<R> {
-    /// Opens the stream. It goes on in a task of its own, without what opening it took.
+    /// Opens the stream, which continues in a task of its own: this one is larger than a stream
+    /// needs for the rest of its life.
     pub(crate) async fn run(mut self) {
         let pipe = self.pipe.clone();
         let opened = tokio::select! {
@@ -123,7 +124,7 @@ impl<R: Request> Opening<R> {
             .inner()
             .streams
             .enter(key, &node.instance_uid, pipe.clone());
-        // Whoever turned us into a standby a moment ago has not seen this stream.
+        // If the process became a standby a moment ago, this stream was not closed with the others.
         if let Err(status) = hub.check_serving() {
             pipe.close(status);
         }
@@ -147,18 +148,18 @@ impl<R: Request> Opening<R> {
             stream: stream.registered.stream,
             node,
         };
-        // Where nobody listens any more, the first report ends the stream.
+        // If the controller has stopped, the first report ends the stream.
         let _ = stream.send_event(opened).await;
         stream
     }
 }
 
-/// What to compare a repeated node by; none where it is malformed.
+/// The hash by which a repeated node is compared; `None` if the node is malformed.
 pub(super) fn node_hash(node: v1::Node) -> Option<u64> {
     from_proto::node(node).ok().map(|node| hash(&node))
 }
 
-/// A message that is too long or no message at all is the client's fault; tonic says
+/// A message that is too long or malformed is the client's fault, for which tonic uses
 /// OUT_OF_RANGE and INTERNAL.
 pub(super) fn unreadable(status: Status) -> Status {
     match status.code() {

@@ -1,4 +1,4 @@
-//! The times of one stream.
+//! The deadlines of one stream.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,11 +10,11 @@ use crate::{
     pipe::Pipe,
 };
 
-/// Messages that one client may send in a second. It answers a response once or twice, and
-/// there are at most 20 a second: whoever exceeds this is read more slowly.
+/// Messages that are read from one client per second. A client answers a response once or twice,
+/// and there are at most 20 responses per second. Further messages wait.
 const MESSAGES_PER_SECOND: u32 = 1_000;
 
-/// A client that does not read is given this long to take at least the end.
+/// How long a client that does not read may take to read the end of its stream.
 const STALLED_LEAVE: Duration = Duration::from_secs(1);
 
 /// How long a stream lives on each time that its client could not open another one.
@@ -24,10 +24,10 @@ const EXTENSION: Duration = Duration::from_secs(60);
 /// to what a stolen token is good for.
 const MAX_EXTENSION: Duration = Duration::from_secs(60 * 60);
 
-/// When things are due.
+/// Deadlines and rates of a stream.
 #[derive(Debug)]
 pub(super) struct Timing {
-    /// When the first snapshot must be there; none once it is.
+    /// The deadline for the first snapshot; `None` once it was published.
     sync: Option<Instant>,
     /// When the stream has reached its age; none while it is being found out whether its client
     /// could open another one.
@@ -63,7 +63,7 @@ impl Timing {
         }
     }
 
-    /// The first snapshot is there.
+    /// The first snapshot was published.
     pub(super) fn synced(&mut self) {
         self.sync = None;
     }
@@ -72,7 +72,7 @@ impl Timing {
         self.sync.is_none()
     }
 
-    /// A message was read. True where no more are read in this second.
+    /// Counts a message. True if no more are read in this second.
     pub(super) fn read(&mut self) -> bool {
         let now = Instant::now();
         if now.duration_since(self.window) >= Duration::from_secs(1) {
@@ -83,12 +83,12 @@ impl Timing {
         self.messages == MESSAGES_PER_SECOND
     }
 
-    /// Whether the client has not used up this second.
+    /// Whether another message is read in this second.
     pub(super) fn may_read(&self) -> bool {
         self.messages < MESSAGES_PER_SECOND || self.window.elapsed() >= Duration::from_secs(1)
     }
 
-    /// When to look again at the latest.
+    /// The next deadline.
     pub(super) fn next(&self, pipe: &Pipe) -> Instant {
         let refill = (!self.may_read()).then(|| self.window + Duration::from_secs(1));
         let send = pipe.send_deadline(self.send_limit);
@@ -114,7 +114,7 @@ impl Timing {
         extends
     }
 
-    /// How the stream ends where one of its times is over.
+    /// How the stream ends, if one of its deadlines has passed.
     pub(super) fn due(&self, pipe: &Pipe, now: Instant) -> Option<Status> {
         let over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if over(pipe.send_deadline(self.send_limit)) {
@@ -128,7 +128,7 @@ impl Timing {
             .then(|| Status::deadline_exceeded("no health check came for three intervals"))
     }
 
-    /// How long the client may take to notice the end.
+    /// How long the client may take to read the end.
     pub(super) fn leave(&self) -> Duration {
         self.send_limit.min(STALLED_LEAVE)
     }

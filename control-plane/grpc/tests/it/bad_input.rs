@@ -43,7 +43,7 @@ fn first_messages(reason: &str) -> String {
 }
 
 #[tokio::test]
-async fn whoever_speaks_no_http2_is_counted() {
+async fn connection_without_http2_is_counted() {
     let plane = Plane::synced(&["a"]).await;
     send(&plane, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
     send(&plane, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").await;
@@ -68,7 +68,7 @@ async fn whoever_speaks_no_http2_is_counted() {
 }
 
 #[tokio::test]
-async fn whoever_says_nothing_gives_its_place_back() {
+async fn silent_connection_is_closed() {
     let options = Options {
         max_connections: 2,
         handshake_deadline: Duration::from_millis(200),
@@ -163,7 +163,7 @@ async fn bad_first_messages_are_counted_by_reason() {
 }
 
 #[tokio::test]
-async fn a_first_message_that_never_comes_is_counted() {
+async fn missing_first_message_is_counted() {
     let plane = Plane::start(quick()).await;
     let (_tx, requests) = mpsc::channel::<Request>(1);
     let mut client = plane.client().await;
@@ -180,7 +180,7 @@ async fn a_first_message_that_never_comes_is_counted() {
 }
 
 #[tokio::test]
-async fn answers_beyond_measure_are_counted() {
+async fn oversized_answers_are_counted() {
     let plane = Plane::synced(&["a"]).await;
     let mut stream = plane.delta(first("r-0")).await;
     let response = stream.next().await;

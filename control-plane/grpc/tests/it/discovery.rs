@@ -88,7 +88,7 @@ async fn streams_are_held_until_something_is_published() {
 }
 
 #[tokio::test]
-async fn a_stream_that_waits_too_long_is_told_to_try_again() {
+async fn held_stream_ends_with_unavailable_after_the_deadline() {
     let plane = Plane::start(quick()).await;
     let status = plane.delta(first("r-0")).await.end().await;
     assert_eq!(status.code(), Code::Unavailable);
@@ -207,7 +207,7 @@ async fn a_half_closed_stream_gets_what_is_due() {
 }
 
 #[tokio::test]
-async fn state_of_the_world_is_silent_for_who_is_current() {
+async fn state_of_the_world_sends_nothing_to_a_current_client() {
     let mut plane = Plane::synced(&["a"]).await;
     let mut client = plane.client().await;
     let (tx, requests) = mpsc::channel(4);
@@ -309,7 +309,7 @@ async fn streams_end_well_at_their_age() {
 }
 
 #[tokio::test]
-async fn a_new_lease_is_told_with_the_next_response_only() {
+async fn new_lease_is_sent_with_the_next_response_only() {
     let plane = Plane::synced(&["a"]).await;
     let mut stream = plane.delta(first("r-0")).await;
     stream.take().await;

@@ -47,7 +47,7 @@ async fn a_node_may_be_repeated_but_not_changed() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_nothing_is_not_waited_for() {
+async fn silent_client_is_not_waited_for() {
     let plane = Plane::start(quick()).await;
     let (_tx, requests) = mpsc::channel::<Request>(1);
     let stream = plane
@@ -165,7 +165,7 @@ async fn health_checks_are_known_and_forwarded() {
 }
 
 #[tokio::test]
-async fn only_who_sent_health_checks_must_go_on() {
+async fn only_replicas_that_sent_health_checks_must_continue() {
     let config = Config {
         health_interval: Duration::from_millis(50),
         ..Config::default()

@@ -82,7 +82,7 @@ async fn modules_are_fetched_in_chunks_and_resumed() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_fetched_says_why() {
+async fn failed_fetch_reports_the_reason() {
     let plane = Plane::synced(&[]).await;
     let mut client = ModuleServiceClient::new(plane.channel().await);
     let known = Digest::of(WASM).to_string();

@@ -142,7 +142,7 @@ async fn status_comes_in_pages_of_replicas() {
 }
 
 #[tokio::test]
-async fn wrong_questions_are_refused() {
+async fn invalid_requests_are_refused() {
     let plane = Plane::synced(&[]).await;
     let mut client = ClientStatusServiceClient::new(plane.channel().await);
     let mut request = ask();
@@ -156,7 +156,7 @@ async fn wrong_questions_are_refused() {
 }
 
 #[tokio::test]
-async fn a_driver_that_is_gone_is_not_a_server_that_is_not_there() {
+async fn stopped_controller_is_not_a_missing_server() {
     let plane = Plane::synced(&[]).await;
     *plane.board.ended.lock().unwrap() = true;
     let mut client = ClientStatusServiceClient::new(plane.channel().await);
