@@ -134,7 +134,7 @@ fn is_on_its_way(plane: &Plane, id: &PolicyId) -> bool {
     let Some(rollout) = plane.rollout_of(id).filter(|r| !r.is_deleting()) else {
         return false;
     };
-    if rollout.active().is_some() {
+    if rollout.active().is_some() || rollout.is_held() {
         return false;
     }
     let Some(candidate) = rollout.candidate() else {
