@@ -17,6 +17,9 @@ mod world;
 use cluster::Cluster;
 use world::World;
 
+/// Bytes that are hashed in order to measure how long that takes.
+const HASHED_BYTES: usize = 128 << 20;
+
 /// Parameters of the benchmark.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct Args {
@@ -326,24 +329,27 @@ fn controller_heartbeats(runs: &mut Runs, sizes: &[usize], replicas: usize) -> a
 
 impl EditCost {
     fn of(cost: &Cost, edits: usize) -> anyhow::Result<Self> {
-        let hashing = hashing(cost.hashed / edits.max(1), edits)?;
+        let hashing = hashing(cost.hashed / edits.max(1))?;
         let edits = edits as f64;
         Ok(Self {
             cpu: us(cost.cpu) / edits,
-            hashing: us(hashing) / edits,
+            hashing: us(hashing),
             hashed: cost.hashed as f64 / edits,
         })
     }
 }
 
-/// Processor time of hashing so many bytes so many times, and of nothing else.
-fn hashing(bytes: usize, times: usize) -> anyhow::Result<Duration> {
+/// Processor time of hashing so many bytes, and of nothing else.
+fn hashing(bytes: usize) -> anyhow::Result<Duration> {
+    // The clock is too coarse for a few kilobytes.
+    let times = (HASHED_BYTES / bytes.max(1)).max(1);
     let input = vec![0; bytes];
     let before = machine::thread_cpu()?;
     for _ in 0..times {
         std::hint::black_box(Digest::of(std::hint::black_box(&input)));
     }
-    Ok(machine::thread_cpu()? - before)
+    let cpu = machine::thread_cpu()? - before;
+    Ok(cpu.div_f64(times as f64))
 }
 
 fn measure<W: Measured>(
