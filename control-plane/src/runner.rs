@@ -11,7 +11,7 @@ use std::{
 use assent_api::ParsedServer;
 use assent_controller::{
     Action, Backend, Controller, Now, Outcome, VetJob,
-    action::{FetchModule, Measurement, RollbackError},
+    action::{FetchModule, Measurement, RollbackError, VerifySignature},
 };
 use assent_core::{
     Snapshot,
@@ -27,7 +27,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::{
     clock::Clock,
     metrics::{Metrics, POLICY_STATES, ServerLabel, StateLabels},
-    vetting::{self, DeclaredSources, Job, Vetting},
+    vetting::{self, DeclaredSources, Job, SignatureJob, Vetting},
 };
 
 mod status;
@@ -122,6 +122,7 @@ impl Runner {
             Action::Vet(job) => self.vet(*job),
             Action::CancelVet(id) => drop(self.jobs.remove(&id)),
             Action::FetchModule(module) => self.fetch(*module),
+            Action::VerifySignature(check) => self.verify(*check),
             Action::AnswerRollback(ticket, result) => self.answer(ticket, result),
             Action::AddServer(server) => self.hub.add_server(&server),
             Action::RemoveServer(server) => self.hub.remove_server(&server),
@@ -133,8 +134,19 @@ impl Runner {
         None
     }
 
-    /// The outcome of a vetting job.
-    pub(crate) fn vetted<B: Backend>(&mut self, outcome: vetting::Outcome) -> Outcome<B> {
+    /// The outcome of vetting a module or of checking its signature.
+    pub(crate) fn vetted<B: Backend>(&mut self, report: vetting::Report) -> Outcome<B> {
+        let outcome = match report {
+            vetting::Report::Vetted(outcome) => outcome,
+            vetting::Report::Signature(checked) => {
+                return Outcome::SignatureChecked {
+                    id: checked.id,
+                    revision: checked.revision,
+                    keys: checked.keys,
+                    result: checked.result,
+                };
+            }
+        };
         let vetting::Outcome {
             id,
             generation,
@@ -231,6 +243,21 @@ impl Runner {
                 artefacts.want([module.digest]);
             }
         });
+    }
+
+    fn verify(&self, check: VerifySignature) {
+        let sources = (self.access.sources)(check.server.as_deref());
+        let job = SignatureJob {
+            id: check.id,
+            revision: check.revision,
+            url: check.url,
+            signer: check.signer,
+            keys: check.keys,
+            files: self.access.files.clone(),
+            addresses: self.access.addresses,
+        };
+        self.vetting
+            .check_signature(job, sources, self.stopped.clone());
     }
 
     fn answer(&mut self, ticket: u64, result: Result<(i64, i64), RollbackError>) {

@@ -12,6 +12,7 @@ mod fetch;
 mod flights;
 mod locks;
 mod memory;
+mod signature;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -40,6 +41,7 @@ use self::fetch::{BYTES_IN_FLIGHT, Fetched, Fetcher, RESTORING};
 pub(crate) use self::{
     artefacts::{Artefacts, COLLECT_EVERY},
     compiler::Compiler,
+    signature::{SignatureJob, SignatureReport},
 };
 
 /// Runs vetting jobs and reports their outcomes.
@@ -48,7 +50,7 @@ pub(crate) struct Vetting {
     compiler: Compiler,
     artefacts: Artefacts,
     fetcher: Fetcher,
-    outcomes: mpsc::Sender<Outcome>,
+    outcomes: mpsc::Sender<Report>,
 }
 
 /// One generation of a policy to be vetted.
@@ -97,6 +99,15 @@ pub(crate) trait ReadSources: std::fmt::Debug + Send + Sync {
     async fn read(&self) -> Result<Sources, Failure>;
 }
 
+/// What is reported.
+#[derive(Clone, Debug)]
+pub(crate) enum Report {
+    /// A job ended.
+    Vetted(Outcome),
+    /// A signature was checked.
+    Signature(SignatureReport),
+}
+
 /// The outcome of a job.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
@@ -112,7 +123,7 @@ pub(crate) struct Outcome {
 
 impl Vetting {
     /// Vets with the compiler of `artefacts`, reports to `outcomes`.
-    pub(crate) fn new(artefacts: Artefacts, outcomes: mpsc::Sender<Outcome>) -> Self {
+    pub(crate) fn new(artefacts: Artefacts, outcomes: mpsc::Sender<Report>) -> Self {
         let compiler = artefacts.compiler().clone();
         let store = compiler.store().clone();
         Self {
@@ -143,7 +154,7 @@ impl Vetting {
                 result,
             };
             // The receiver is gone only when the process ends.
-            let _ = vetting.outcomes.send(outcome).await;
+            let _ = vetting.outcomes.send(Report::Vetted(outcome)).await;
         });
     }
 
@@ -155,7 +166,12 @@ impl Vetting {
         sources: &DeclaredSources,
         since: u64,
     ) -> Result<Module, Failure> {
-        let Fetched { digest, size, url } = self.fetch(job, sources, since).await?;
+        let Fetched {
+            digest,
+            size,
+            url,
+            signer,
+        } = self.fetch(job, sources, since).await?;
         let request = request(job);
         let vetted = self.compiler.vet(job.namespace(), digest, &request);
         let facts = vetted.await?;
@@ -169,6 +185,7 @@ impl Vetting {
             size,
             abi: facts.abi,
             host_capabilities: capability::effective(granted, listed.as_deref()),
+            signer,
             url,
         })
     }
@@ -188,6 +205,7 @@ impl Vetting {
                 digest,
                 size,
                 url: job.url.clone(),
+                signer: None,
             });
         }
         let sources = sources.read().await?;

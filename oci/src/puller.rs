@@ -229,6 +229,11 @@ impl Located {
         Some(artefact.layer.size).filter(|size| *size > 0)
     }
 
+    /// The key that signed the module, if a signature is required.
+    pub fn verified_by(&self) -> Option<Fingerprint> {
+        self.artefact.as_ref()?.verified_by
+    }
+
     /// The URL pinned by digest, if that is known before the module is fetched.
     pub fn resolved_url(&self) -> Option<ModuleUrl> {
         let pin = match &self.artefact {

@@ -426,6 +426,7 @@ fn module() -> Module {
         size: 65_536,
         abi: "wapc".into(),
         host_capabilities: Vec::new(),
+        signer: None,
         url: "registry://example.com/policy@sha256:0".into(),
     }
 }

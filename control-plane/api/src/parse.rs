@@ -117,6 +117,8 @@ pub struct Module {
     pub abi: String,
     /// Host calls that it may make.
     pub host_capabilities: Vec<String>,
+    /// Fingerprint of the key that signed it, if a signature was required.
+    pub signer: Option<String>,
     /// Where the same module can be pulled again.
     pub url: String,
 }

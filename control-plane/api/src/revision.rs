@@ -73,6 +73,10 @@ pub struct PolicyRevisionSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 253)))]
     pub host_capabilities: Vec<String>,
+    /// Fingerprint of the key that signed the module; absent if the PolicyServer required no signature.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub signer: Option<String>,
     /// Resolved deadline of one evaluation in milliseconds.
     #[schemars(schema_with = "integer")]
     pub timeout_ms: u32,

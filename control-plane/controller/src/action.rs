@@ -29,6 +29,8 @@ pub enum Action<B: Backend> {
     CancelVet(PolicyId),
     /// Fetch a module that a stored revision names and the module store lacks.
     FetchModule(Box<FetchModule>),
+    /// Check the signature of a module that is distributed. Retried until there is a result.
+    VerifySignature(Box<VerifySignature>),
 
     // === revisions
     /// Store a revision, if the backend would accept the route to it.
@@ -120,6 +122,17 @@ pub enum Outcome<B: Backend> {
         /// The module, or why it is rejected.
         result: Result<Module, Failure>,
     },
+    /// The signature of a distributed module was checked.
+    SignatureChecked {
+        /// The policy.
+        id: PolicyId,
+        /// The revision whose module it is.
+        revision: RevisionId,
+        /// The keys that it was checked with.
+        keys: Vec<String>,
+        /// Why none of them counts.
+        result: Result<(), String>,
+    },
     /// A revision is stored as a candidate; the object is as stored.
     Stored(PolicyId, Arc<Policy>, Box<Object<B::Existing>>),
     /// A revision of this generation could not be stored.
@@ -188,6 +201,24 @@ pub struct FetchModule {
     pub url: String,
     /// What it must hash to.
     pub digest: Digest,
+    /// The server that declares its source.
+    pub server: Option<Box<ParsedServer>>,
+}
+
+/// A module whose signature is to be checked.
+#[derive(Clone, Debug)]
+pub struct VerifySignature {
+    /// The policy.
+    pub id: PolicyId,
+    /// The revision whose module it is.
+    pub revision: RevisionId,
+    /// Where the module is, pinned.
+    pub url: String,
+    /// The key that signed it when the revision was made: a module whose signer is among the keys is not looked at
+    /// again.
+    pub signer: Option<String>,
+    /// Public keys (PEM), one of which must have signed; at least one.
+    pub keys: Vec<String>,
     /// The server that declares its source.
     pub server: Option<Box<ParsedServer>>,
 }

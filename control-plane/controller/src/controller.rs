@@ -1,13 +1,13 @@
 //! Observations in, actions out.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     time::Duration,
 };
 
 use assent_api::parse;
 use assent_core::{
-    Digest, Millis, PolicyKey,
+    Digest, Millis, PolicyKey, RevisionId,
     plane::{Effect, Event, Plane, StreamEvent},
     rollout::{Input, Output, PolicyId},
     status::{PolicyStatus, Transitions},
@@ -29,9 +29,12 @@ mod revisions;
 mod rollback;
 mod routes;
 mod servers;
+mod signatures;
 mod startup;
 mod statuses;
 mod tenancy;
+
+use signatures::SignatureCheck;
 
 /// The least time between two status passes: a rollout changes many statuses within
 /// milliseconds, and only the last of them is worth computing.
@@ -65,6 +68,8 @@ pub struct Controller<B: Backend> {
     active_since: BTreeMap<PolicyId, (String, Timestamp)>,
     /// Since when conditions have their status.
     transitions: BTreeMap<PolicyId, Transitions>,
+    /// Signatures of distributed revisions; empty for servers that require none.
+    signatures: HashMap<RevisionId, SignatureCheck>,
     /// What events reported last.
     recorded: BTreeMap<PolicyId, statuses::Recorded>,
     /// Policies whose newest generation may have to be vetted.
@@ -147,6 +152,7 @@ impl<B: Backend> Controller<B> {
             replaced_pods: BTreeSet::new(),
             active_since: BTreeMap::new(),
             transitions: BTreeMap::new(),
+            signatures: HashMap::new(),
             recorded: BTreeMap::new(),
             pending: BTreeSet::new(),
             rejected_unvetted: BTreeSet::new(),
@@ -203,6 +209,12 @@ impl<B: Backend> Controller<B> {
                 generation,
                 result,
             } => self.vetted(now, &id, generation, result),
+            Outcome::SignatureChecked {
+                id,
+                revision,
+                keys,
+                result,
+            } => self.signature_checked(&id, &revision, &keys, result),
             Outcome::Stored(id, policy, object) => self.stored(now, id, policy, *object),
             Outcome::NotStored(id, generation, failure) => {
                 self.not_stored(now, &id, generation, failure);
@@ -309,7 +321,8 @@ impl<B: Backend> Controller<B> {
 
     /// The status of one policy, with the time since when each condition has its status.
     pub fn status(&mut self, now: Now, id: &PolicyId) -> Option<(PolicyStatus, [i64; 4])> {
-        let status = self.plane.status(id)?;
+        let mut status = self.plane.status(id)?;
+        self.report_signature(id, &mut status);
         let seconds = now.date.as_second();
         let transitions = self.transitions.entry(id.clone()).or_default();
         let since = status

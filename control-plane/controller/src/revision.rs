@@ -34,6 +34,7 @@ pub fn make(
         content_digest: policy.content_digest.to_string(),
         settings: String::from_utf8_lossy(&parsed.settings).into_owned(),
         host_capabilities: module.host_capabilities.clone(),
+        signer: module.signer.clone(),
         timeout_ms: limits.timeout_ms,
         memory_bytes: limits.memory_bytes,
         policy: spec.as_object().cloned().unwrap_or_default(),
@@ -64,6 +65,7 @@ pub fn restore(
         size: spec.module_size,
         abi: spec.abi.clone(),
         host_capabilities: spec.host_capabilities.clone(),
+        signer: spec.signer.clone(),
         url: spec.module_url.clone(),
     };
     let limits = Limits {

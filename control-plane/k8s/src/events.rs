@@ -70,6 +70,7 @@ impl EventRecorder {
                 return;
             }
             "False" => EventType::Warning,
+            _ if condition.reason == "SignatureRejected" => EventType::Warning,
             _ => EventType::Normal,
         };
         let note = match condition.observed_generation {

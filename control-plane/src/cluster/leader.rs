@@ -73,7 +73,7 @@ pub(super) struct LeaderLoop<'a> {
     converter: Arc<Converter>,
     changes: mpsc::Receiver<Change>,
     outcomes: mpsc::Receiver<Outcome<Cluster>>,
-    vetted: mpsc::Receiver<vetting::Outcome>,
+    vetted: mpsc::Receiver<vetting::Report>,
     written: mpsc::Receiver<Written>,
     /// Watches, the status writer and the event writer.
     _tasks: JoinSet<()>,

@@ -50,7 +50,7 @@ pub(super) struct EventLoop {
     pub(super) readiness: watch::Sender<Readiness>,
     pub(super) scans: mpsc::Receiver<Scan>,
     pub(super) streams: mpsc::Receiver<StreamEvent>,
-    pub(super) vetted: mpsc::Receiver<vetting::Outcome>,
+    pub(super) vetted: mpsc::Receiver<vetting::Report>,
     pub(super) queries: mpsc::Receiver<Query>,
     /// What the dispatch table was made of.
     pub(super) routed: Vec<(PolicyKey, String)>,

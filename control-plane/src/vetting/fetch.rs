@@ -67,6 +67,17 @@ pub(super) struct Fetched {
     pub(super) size: u64,
     /// The URL, pinned.
     pub(super) url: String,
+    /// Fingerprint of the key that signed it, if a signature is required.
+    pub(super) signer: Option<String>,
+}
+
+/// Access to the registries of one PolicyServer.
+#[derive(Clone, Copy)]
+pub(super) struct Access<'a> {
+    pub(super) addresses: AddressPolicy,
+    pub(super) files: Option<&'a PathBuf>,
+    /// Public keys, one of which must have signed; none requires no signature.
+    pub(super) verification: &'a [String],
 }
 
 /// Everything that decides what a pull gives.
@@ -126,7 +137,12 @@ impl Fetcher {
             .url
             .parse()
             .map_err(|e| failure::invalid(format!("spec.module: {e}")))?;
-        let puller = self.puller(job, &sources)?;
+        let access = Access {
+            addresses: job.addresses,
+            files: job.files.as_ref(),
+            verification: &job.verification,
+        };
+        let puller = self.puller(access, &sources)?;
         let key = PullKey {
             url: job.url.clone(),
             sources,
@@ -150,6 +166,7 @@ impl Fetcher {
     ) -> Result<Fetched, Failure> {
         let start = Instant::now();
         let located = puller.locate(url).await.map_err(failure::pulling)?;
+        let signer = located.verified_by().map(|key| key.to_string());
         let mut _downloading = None;
         if let (Some(digest), Some(url)) = (located.digest(), located.resolved_url()) {
             // Another tag, or another registry, may name the same module.
@@ -157,7 +174,12 @@ impl Fetcher {
             if let Some(size) = self.stat(digest).await? {
                 debug!(%url, %digest, "the store has the module already");
                 let url = url.to_string();
-                return Ok(Fetched { digest, size, url });
+                return Ok(Fetched {
+                    digest,
+                    size,
+                    url,
+                    signer,
+                });
             }
         }
         let size = located.size().unwrap_or(MAX_MODULE_BYTES as u64);
@@ -174,7 +196,13 @@ impl Fetcher {
             digest: pulled.digest,
             size,
             url: pulled.resolved_url.to_string(),
+            signer,
         })
+    }
+
+    /// A turn to use registries.
+    pub(super) async fn turn(&self, namespace: &str) -> Turn {
+        self.turns.take(namespace).await
     }
 
     /// The size of a stored module.
@@ -183,17 +211,17 @@ impl Fetcher {
         found.map_err(|e| failure::later(e.to_string()))
     }
 
-    fn puller(&self, job: &Job, sources: &Sources) -> Result<Puller, Failure> {
+    pub(super) fn puller(&self, access: Access<'_>, sources: &Sources) -> Result<Puller, Failure> {
         let mut pullers = self.pullers.lock().unwrap_or_else(PoisonError::into_inner);
-        let puller = pullers.get(sources, job.addresses, Instant::now());
+        let puller = pullers.get(sources, access.addresses, Instant::now());
         let mut puller = puller.map_err(|e| failure::invalid(e.to_string()))?;
-        if let Some(base) = &job.files {
+        if let Some(base) = access.files {
             puller = puller.with_files(Files::Below(base.clone()));
         }
-        if job.verification.is_empty() {
+        if access.verification.is_empty() {
             return Ok(puller);
         }
-        let keys = Keys::any_of(&job.verification).map_err(|e| {
+        let keys = Keys::any_of(access.verification).map_err(|e| {
             failure::invalid(format!(
                 "spec.verification.publicKeys of the PolicyServer: {e}"
             ))

@@ -42,7 +42,7 @@ const SYSTEM: &str = r#"{"confinement": {"landlock": "full", "seccomp": true,
 /// Vetting with children that are shell scripts.
 struct Harness {
     vetting: Vetting,
-    outcomes: mpsc::Receiver<Outcome>,
+    outcomes: mpsc::Receiver<Report>,
     dir: TempDir,
     sources: Sources,
     _server: JoinSet<()>,
@@ -151,11 +151,18 @@ impl Harness {
         self.vetting.start(job, sources, cancelled);
     }
 
+    async fn outcome(&mut self) -> Outcome {
+        match self.outcomes.recv().await.unwrap() {
+            Report::Vetted(outcome) => outcome,
+            Report::Signature(report) => panic!("a module must be vetted: {report:?}"),
+        }
+    }
+
     /// The policies in the order of their outcomes, which must all be good.
     async fn accepted(&mut self, count: usize) -> Vec<String> {
         let mut names = Vec::new();
         for _ in 0..count {
-            let outcome = self.outcomes.recv().await.unwrap();
+            let outcome = self.outcome().await;
             outcome.result.unwrap();
             names.push(outcome.id.key.to_string());
         }
@@ -272,7 +279,7 @@ async fn vet_with(metadata: &str, granted: &[&str]) -> Result<Module, Failure> {
         granted_capabilities: granted.iter().map(|one| (*one).to_owned()).collect(),
         ..mk_job("ns", "p", "registry://r.io/p:v1".to_owned())
     });
-    let result = harness.outcomes.recv().await.unwrap().result;
+    let result = harness.outcome().await.result;
     let orders = std::fs::read_dir(harness.dir.path().join("orders")).unwrap();
     for order in orders {
         let order = std::fs::read(order.unwrap().path()).unwrap();
@@ -309,6 +316,62 @@ async fn module_that_needs_other_objects_is_refused() {
     let start = "spec.module: the module reads data.inventory, but";
     assert!(message.starts_with(start), "{message}");
     assert!(!failed.retryable);
+}
+
+/// The key of the checks below, and its fingerprint.
+const KEY: &str = "-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=
+-----END PUBLIC KEY-----
+";
+
+async fn check_signature(
+    harness: &mut Harness,
+    url: &str,
+    signer: Option<String>,
+) -> SignatureReport {
+    let job = SignatureJob {
+        id: mk_job("ns", "p", String::new()).id,
+        revision: assent_core::RevisionId::from_wire("namespaced/ns/p/1-u"),
+        url: url.to_owned(),
+        signer,
+        keys: vec![KEY.to_owned()],
+        files: None,
+        addresses: AddressPolicy::PUBLIC,
+    };
+    let sources = DeclaredSources::Given(Box::new(harness.sources.clone()));
+    let stopped = CancellationToken::new();
+    harness.vetting.check_signature(job, sources, stopped);
+    match harness.outcomes.recv().await.unwrap() {
+        Report::Signature(report) => report,
+        Report::Vetted(outcome) => panic!("a signature must be checked: {outcome:?}"),
+    }
+}
+
+#[tokio::test]
+async fn signature_is_looked_up_unless_the_signer_is_known() {
+    let registry = Registry::new(&[("org/p", module(1, 100))]);
+    let mut harness = Harness::start(registry.clone()).await;
+    let url = harness.url("org/p");
+    let report = check_signature(&mut harness, &url, None).await;
+    let why = report.result.unwrap_err();
+    assert!(why.contains("it has no signature"), "{why}");
+    assert_eq!(report.keys, [KEY]);
+    let asked = registry.manifests.load(Ordering::SeqCst);
+    assert!(asked > 0);
+    // The recorded signer is one of the keys: no registry has to be asked.
+    let keys = assent_oci::verify::Keys::any_of(&[KEY]).unwrap();
+    let signer = keys.fingerprints().next().map(|key| key.to_string());
+    let report = check_signature(&mut harness, &url, signer).await;
+    assert_eq!(report.result, Ok(()));
+    assert_eq!(registry.manifests.load(Ordering::SeqCst), asked);
+    // It is not, and what was signed by others does not count.
+    let other = Some("0123456789abcdef".to_owned());
+    assert!(
+        check_signature(&mut harness, &url, other)
+            .await
+            .result
+            .is_err()
+    );
 }
 
 #[tokio::test]
@@ -376,7 +439,7 @@ async fn module_that_brought_the_process_down_twice_is_refused() {
     }
     harness.restart();
     harness.start_job(pinned("p", digest));
-    let failure = harness.outcomes.recv().await.unwrap().result.unwrap_err();
+    let failure = harness.outcome().await.result.unwrap_err();
     assert!(!failure.retryable);
     assert_eq!(failure.refusal.reason, RefusalReason::Invalid);
     let message = failure.refusal.message;

@@ -6,6 +6,7 @@ mod policies;
 mod restart;
 mod rollback;
 mod servers;
+mod signatures;
 mod startup;
 mod statuses;
 mod tenancy;

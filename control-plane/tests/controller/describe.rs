@@ -9,6 +9,10 @@ pub(crate) fn describe<B: Backend>(action: &Action<B>) -> Option<String> {
         Action::Vet(job) => format!("vet {} {}", job.id.key.name(), job.generation),
         Action::CancelVet(id) => format!("cancel vetting {}", id.key.name()),
         Action::FetchModule(fetch) => format!("fetch {}", fetch.url),
+        Action::VerifySignature(check) => {
+            let name = check.id.key.name();
+            format!("verify {name} {}", generation(&check.revision))
+        }
         Action::StoreRevision(store) => {
             let (name, generation) = (store.id.key.name(), store.policy.generation);
             format!("store {name} {generation}")

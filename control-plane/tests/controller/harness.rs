@@ -10,7 +10,7 @@ use std::{
 use assent_api::parse::{Module, Rollback};
 use assent_controller::{
     Action, Config, Controller, Failure, Now, Outcome, VetJob,
-    action::{EventKind, RollbackError, Status, StatusTarget, StatusUpdate},
+    action::{EventKind, RollbackError, Status, StatusTarget, StatusUpdate, VerifySignature},
 };
 use assent_core::{
     Digest, Millis, Snapshot,
@@ -355,6 +355,7 @@ impl<W: World> Harness<W> {
             Action::Vet(job) => self.vetted(&job, Ok(mk_module(&job.url))),
             Action::CancelVet(_) => {}
             Action::FetchModule(fetch) => self.fetched.push(fetch.url),
+            Action::VerifySignature(check) => self.signature_checked(&check, Ok(())),
             action => {
                 let now = self.now();
                 self.world.perform(&mut self.controller, now, action);
@@ -369,6 +370,29 @@ impl<W: World> Harness<W> {
             result,
         };
         self.controller.outcome(self.now(), outcome);
+    }
+
+    pub(crate) fn signature_checked(
+        &mut self,
+        check: &VerifySignature,
+        result: Result<(), String>,
+    ) {
+        let outcome = Outcome::SignatureChecked {
+            id: check.id.clone(),
+            revision: check.revision.clone(),
+            keys: check.keys.clone(),
+            result,
+        };
+        self.controller.outcome(self.now(), outcome);
+    }
+
+    /// The signature to be checked, which is the only action.
+    #[track_caller]
+    pub(crate) fn only_signature(&mut self) -> Box<VerifySignature> {
+        match self.only_action() {
+            Action::VerifySignature(check) => check,
+            other => panic!("a signature must be checked: {:?}", describe(&other)),
+        }
     }
 
     /// The vetting job that is the only action.
@@ -476,6 +500,7 @@ pub(crate) fn mk_module(url: &str) -> Module {
         size: 7,
         abi: "wapc".into(),
         host_capabilities: Vec::new(),
+        signer: None,
         url: url.to_owned(),
     }
 }

@@ -52,6 +52,7 @@ impl<B: Backend> Controller<B> {
         if object.meta.deleting {
             return self.delete(now, id);
         }
+        self.check_signatures(&id);
         if !object.meta.has_finalizer {
             let action = Action::SetFinalizer(object.kind(), object.meta.clone(), true);
             self.actions.push(action);
@@ -104,6 +105,7 @@ impl<B: Backend> Controller<B> {
         self.objects.insert(object);
         info!(policy = %id.key, revision = %policy.revision, "accepted");
         self.event(now, Event::ready(id.clone(), policy));
+        self.check_signatures(&id);
         if let Some(object) = self.living(&id).cloned() {
             self.validate(now, &id, &object);
         }
@@ -124,6 +126,7 @@ impl<B: Backend> Controller<B> {
     pub(super) fn release(&mut self, id: &PolicyId) {
         self.rejected_unvetted.remove(id);
         self.recorded.remove(id);
+        self.forget_signatures(id);
         self.active_since.remove(id);
         self.transitions.remove(id);
         let object = self.objects.policy(&id.key);

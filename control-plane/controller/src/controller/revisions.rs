@@ -57,6 +57,7 @@ impl<B: Backend> Controller<B> {
 
     pub(super) fn retired(&mut self, now: Now, id: PolicyId, revision: RevisionId) {
         let key = id.key.clone();
+        self.signatures.remove(&revision);
         self.event(now, Event::Rollout(id, Input::Retired(revision)));
         self.trim_history(&key);
     }

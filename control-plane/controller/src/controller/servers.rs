@@ -54,6 +54,7 @@ impl<B: Backend> Controller<B> {
         applied.considered = spec;
         if is_new || edited {
             self.reconsider_policies_of(now, name);
+            self.check_signatures_of(name);
         }
         self.apply_server(name, false);
     }

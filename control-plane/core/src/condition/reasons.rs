@@ -30,6 +30,7 @@ pub const REASONS: &[DocumentedReason] = &[
     row(Policy, Programmed, False, Reason::Uninstalled, "Assent was uninstalled.", "Install Assent, or delete the policy."),
 
     row(Policy, Enforced, True, Reason::Enforced, "Programmed, and the webhook calls this generation.", ""),
+    row(Policy, Enforced, True, Reason::SignatureRejected, "The webhook calls this generation, but its module is not signed with a key that the PolicyServer has now. It stays enforced.", "Sign the module, correct `spec.verification` of the PolicyServer, or replace the policy."),
     row(Policy, Enforced, Unknown, Reason::Pending, "This generation is still being checked.", "See `Accepted`."),
     row(Policy, Enforced, False, Reason::WebhookPending, "Every required replica serves this generation, and the webhook is being updated.", "Wait. If it lasts, check the control plane's permissions and logs."),
     row(Policy, Enforced, False, Reason::NotProgrammed, "This generation is not served by every required replica. An earlier generation stays enforced: see `Ready`.", "See `Programmed`."),

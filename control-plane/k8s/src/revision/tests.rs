@@ -42,6 +42,7 @@ fn mk_revision(namespace: Option<&str>) -> (Policy, PolicyRevision) {
         size: 6,
         abi: "wapc".into(),
         host_capabilities: vec!["oci/v1/verify".into()],
+        signer: None,
         url: "registry://example.com/policy@sha256:00".into(),
     };
     let limits = Limits {

@@ -103,6 +103,9 @@ pub struct RevisionRecord {
     /// Host calls that the policy may make.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_capabilities: Vec<String>,
+    /// Fingerprint of the key that signed the module, if a signature was required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signer: Option<String>,
     /// Evaluation deadline as it was resolved: the server's default may change later.
     pub timeout_ms: u32,
     /// Guest memory limit as it was resolved.
@@ -294,6 +297,7 @@ impl RevisionRecord {
             content_digest: spec.content_digest.clone(),
             settings: spec.settings.clone(),
             host_capabilities: spec.host_capabilities.clone(),
+            signer: spec.signer.clone(),
             timeout_ms: spec.timeout_ms,
             memory_bytes: spec.memory_bytes,
             phase: Phase::Candidate,
@@ -323,6 +327,7 @@ impl RevisionRecord {
             content_digest: self.content_digest.clone(),
             settings: self.settings.clone(),
             host_capabilities: self.host_capabilities.clone(),
+            signer: self.signer.clone(),
             timeout_ms: self.timeout_ms,
             memory_bytes: self.memory_bytes,
             policy: spec.as_object()?.clone(),

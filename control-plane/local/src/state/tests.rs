@@ -100,6 +100,7 @@ impl Fixture {
             content_digest: Digest::of(b"content").to_string(),
             settings: "{}".into(),
             host_capabilities: Vec::new(),
+            signer: None,
             phase: Phase::Candidate,
             created_at: now(),
         };

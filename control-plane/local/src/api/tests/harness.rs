@@ -252,6 +252,7 @@ impl Harness {
                         size: 3,
                         abi: "wapc".into(),
                         host_capabilities: Vec::new(),
+                        signer: None,
                         url: job.url,
                     };
                     let failure = |refusal| Failure {
