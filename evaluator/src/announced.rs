@@ -153,6 +153,12 @@ impl Offer {
         let computed = policy.content.digest();
         let body = if computed == policy.content_digest {
             Ok(Arc::new(policy.clone()))
+        } else if !policy.has_content() {
+            Err(
+                "the control plane no longer has the content of this revision; only replicas that have it loaded \
+                 serve it, until the policy is edited or applied again"
+                    .to_owned(),
+            )
         } else {
             Err(format!(
                 "failed to verify the content: announced as {}, computed {computed}; \

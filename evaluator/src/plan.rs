@@ -85,6 +85,10 @@ pub(crate) fn plan(
             poisoned.get(&policy.content.module_digest)
         });
         match (&offer.body, poison, before) {
+            // What is loaded was verified: a revision whose content the control plane has lost is kept.
+            (Err(_), _, None) if same && !failed.contains_key(revision) => {
+                plan.keep.push(revision.clone());
+            }
             (Err(why), _, _) => {
                 let failure = Failure::permanent(Stage::Verify, why.clone());
                 plan.failed.insert(revision.clone(), failure);

@@ -264,7 +264,10 @@ impl Cluster {
                 let object = Box::new(Object::Revision(Box::new(revision)));
                 self.outcome(Outcome::Stored(store.id, store.policy, object));
             }
-            Action::SetPhase(id, revision, phase) => self.set_phase(&id, &revision, phase),
+            Action::SetPhase(id, revision, phase) => {
+                self.set_phase(&id, &revision, phase);
+                self.outcome(Outcome::PhaseSet(id, revision, None));
+            }
             Action::RetireRevision { id, revision, .. } => {
                 self.set_phase(&id, &revision, Phase::History);
                 self.outcome(Outcome::Retired(id, revision));
@@ -387,6 +390,7 @@ impl Cluster {
             key: id.key.clone(),
             uid: Some(id.uid.to_string()),
             revision: Some(revision.clone()),
+            resolved: None,
             existing: (),
         }
     }

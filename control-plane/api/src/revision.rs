@@ -88,6 +88,36 @@ pub struct PolicyRevisionSpec {
     pub policy: Map<String, Value>,
 }
 
+/// What a revision consists of besides the policy's spec. With the policy object of the same
+/// generation it is enough to make the revision again, and the content digest proves that the
+/// result is the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedRevision {
+    /// The whole name of the revision, `<policy>/<generation>-<uid8>`.
+    pub revision: String,
+    /// `sha256:<hex>` over everything that changes a verdict.
+    pub content_digest: String,
+    /// Where the module came from, pinned.
+    pub module_url: String,
+    /// `sha256:<hex>` of the module.
+    pub module_digest: String,
+    /// Size of the module in bytes.
+    pub module_size: u64,
+    /// `wapc`, `opa`, `gatekeeper` or `wasi`.
+    pub abi: String,
+    /// Host calls that the policy may make.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host_capabilities: Vec<String>,
+    /// Resolved deadline of one evaluation in milliseconds.
+    pub timeout_ms: u32,
+    /// Resolved cap on the sandbox's memory.
+    pub memory_bytes: u64,
+    /// The key that signed the module, if one had to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signer: Option<String>,
+}
+
 /// Names a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -129,6 +159,26 @@ pub enum Phase {
     Draining,
     /// Kept for rollback.
     History,
+}
+
+// === impl ResolvedRevision ===
+
+impl ResolvedRevision {
+    /// Of the revision with this name.
+    pub fn new(revision: &str, spec: &PolicyRevisionSpec) -> Self {
+        Self {
+            revision: revision.to_owned(),
+            content_digest: spec.content_digest.clone(),
+            module_url: spec.module_url.clone(),
+            module_digest: spec.module_digest.clone(),
+            module_size: spec.module_size,
+            abi: spec.abi.clone(),
+            host_capabilities: spec.host_capabilities.clone(),
+            timeout_ms: spec.timeout_ms,
+            memory_bytes: spec.memory_bytes,
+            signer: spec.signer.clone(),
+        }
+    }
 }
 
 /// A count; the API server knows no unsigned formats.

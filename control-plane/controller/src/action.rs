@@ -35,6 +35,8 @@ pub enum Action<B: Backend> {
     // === revisions
     /// Store a revision, if the backend would accept the route to it.
     StoreRevision(Box<StoreRevision<B>>),
+    /// Store a revision again that is being served and whose object is missing or damaged.
+    RestoreRevision(Box<RestoreRevision>),
     /// Record the phase of a revision for readers; the route decides what is active.
     SetPhase(PolicyId, RevisionId, Phase),
     /// Store a revision as history (`keep`), or delete one that never was active.
@@ -71,7 +73,7 @@ pub enum Action<B: Backend> {
     RemoveOrphans(Vec<RouteObject<B::Existing>>),
 
     // === policies and servers
-    /// Add or remove the finalizer of a policy or PolicyServer.
+    /// Add or remove the finalizer of a policy, PolicyServer or revision.
     SetFinalizer(Kind, Meta, bool),
     /// Write an earlier spec into a policy, and remove the annotation that asked for it.
     RollBack {
@@ -137,6 +139,10 @@ pub enum Outcome<B: Backend> {
     Stored(PolicyId, Arc<Policy>, Box<Object<B::Existing>>),
     /// A revision of this generation could not be stored.
     NotStored(PolicyId, i64, Failure),
+    /// A revision is stored again; nothing if that failed.
+    Restored(PolicyId, RevisionId, Option<Box<Object<B::Existing>>>),
+    /// A phase is recorded; the object is as stored, if it still exists.
+    PhaseSet(PolicyId, RevisionId, Option<Box<Object<B::Existing>>>),
     /// The server's replicas, read again for a flip.
     ReplicasChecked(PolicyId, Arc<Policy>, Vec<Object<B::Existing>>),
     /// The route names this revision.
@@ -234,6 +240,17 @@ pub struct StoreRevision<B: Backend> {
     pub spec: PolicyRevisionSpec,
     /// The route that will point at it.
     pub route: B::Desired,
+}
+
+/// A revision to store again.
+#[derive(Debug)]
+pub struct RestoreRevision {
+    /// The policy.
+    pub id: PolicyId,
+    /// The revision.
+    pub revision: RevisionId,
+    /// What is stored of it.
+    pub spec: Arc<PolicyRevisionSpec>,
 }
 
 /// A route to write.
@@ -345,6 +362,19 @@ pub enum EventKind {
     },
     /// A rollback was rejected.
     RollbackRejected(String),
+    /// Something happened to a revision that is being served.
+    Revision(RevisionIncident, String),
+}
+
+/// What happened to a revision that is being served, without the control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RevisionIncident {
+    /// Its object was missing or damaged, and is stored again.
+    Restored,
+    /// Somebody asked to delete its object, which is kept.
+    Kept,
+    /// Its object is gone, and it cannot be made again.
+    Lost,
 }
 
 /// Something to count.
@@ -380,6 +410,19 @@ impl Failure {
                 message: message.into(),
             },
             retryable: true,
+        }
+    }
+}
+
+// === impl RevisionIncident ===
+
+impl RevisionIncident {
+    /// The reason of the event.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RevisionIncident::Restored => "RevisionRestored",
+            RevisionIncident::Kept => "RevisionKept",
+            RevisionIncident::Lost => "RevisionLost",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use assent_api::{Parsed, ParsedServer};
+use assent_api::{Parsed, ParsedServer, revision::ResolvedRevision};
 use assent_core::{RevisionId, fleet::CountedReplicas};
 
 use crate::objects::RouteObject;
@@ -46,6 +46,8 @@ pub struct RouteSpec<'a> {
     pub policy: &'a Parsed,
     /// That revision.
     pub revision: &'a RevisionId,
+    /// What it consists of besides that spec.
+    pub resolved: &'a ResolvedRevision,
     /// The policy's uid.
     pub uid: &'a str,
 }

@@ -2,12 +2,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
     time::Duration,
 };
 
-use assent_api::parse;
+use assent_api::{PolicyRevisionSpec, parse};
 use assent_core::{
-    Digest, Millis, PolicyKey, RevisionId,
+    Digest, Millis, Policy, PolicyKey, RevisionId,
     plane::{Effect, Event, Plane, StreamEvent},
     rollout::{Input, Output, PolicyId},
     status::{PolicyStatus, Transitions},
@@ -16,7 +17,7 @@ use jiff::Timestamp;
 use tracing::{debug, info};
 
 use crate::{
-    action::{Action, Measurement, Outcome},
+    action::{Action, Measurement, Outcome, RevisionIncident},
     backend::Backend,
     jobs::Jobs,
     objects::{Affected, Change, Kind, Objects},
@@ -24,6 +25,7 @@ use crate::{
 };
 
 mod policies;
+mod recovery;
 mod replicas;
 mod revisions;
 mod rollback;
@@ -56,6 +58,13 @@ pub struct Controller<B: Backend> {
     startup: startup::Startup,
     /// Writes that have not reported yet, one entry per policy object.
     in_flight: BTreeMap<PolicyId, InFlight>,
+    /// What is stored of the revisions that evaluators hold. Their objects can be made again
+    /// from it, whatever happens to them.
+    specs: BTreeMap<PolicyId, BTreeMap<RevisionId, Arc<PolicyRevisionSpec>>>,
+    /// Revisions that routes name and of which nothing else is known.
+    unknown: BTreeMap<PolicyId, RevisionId>,
+    /// What was reported about revisions.
+    reported: BTreeSet<(RevisionId, RevisionIncident)>,
     /// Rollbacks that have not reported yet, with the requests that wait for them.
     rollbacks: BTreeMap<PolicyKey, Vec<u64>>,
     /// Servers whose routes are being removed.
@@ -112,6 +121,14 @@ struct InFlight {
     storing: Option<i64>,
     /// Revisions that are being deleted, by namespace and name.
     deleting: BTreeSet<(String, String)>,
+    /// Revisions that are becoming history or are being deleted.
+    retiring: BTreeSet<RevisionId>,
+    /// Revisions that are being stored again.
+    restoring: BTreeSet<RevisionId>,
+    /// Phases that are being written.
+    phases: usize,
+    /// What to flip to once they are.
+    flip: Option<Arc<Policy>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +163,9 @@ impl<B: Backend> Controller<B> {
             restored: false,
             startup: startup::Startup::default(),
             in_flight: BTreeMap::new(),
+            specs: BTreeMap::new(),
+            unknown: BTreeMap::new(),
+            reported: BTreeSet::new(),
             rollbacks: BTreeMap::new(),
             ending: BTreeSet::new(),
             applied: BTreeMap::new(),
@@ -182,6 +202,7 @@ impl<B: Backend> Controller<B> {
 
     /// Objects changed.
     pub fn change(&mut self, now: Now, change: Change<B::Existing>) {
+        self.release_foreign(&change);
         let affected = self.objects.apply(change);
         if self.restored {
             self.handle(now, affected);
@@ -219,6 +240,10 @@ impl<B: Backend> Controller<B> {
             Outcome::NotStored(id, generation, failure) => {
                 self.not_stored(now, &id, generation, failure);
             }
+            Outcome::Restored(id, revision, object) => {
+                self.revision_restored(now, &id, &revision, object);
+            }
+            Outcome::PhaseSet(id, revision, object) => self.phase_set(&id, &revision, object),
             Outcome::ReplicasChecked(id, to, pods) => self.replicas_checked(now, id, to, pods),
             Outcome::Flipped(id, revision, changes) => self.flipped(now, id, revision, changes),
             Outcome::FlipFailed(id, revision, error) => {
@@ -229,6 +254,9 @@ impl<B: Backend> Controller<B> {
             Outcome::RevisionsDeleted(id, names) => self.revisions_deleted(&id, &names),
             Outcome::RoutesRemoved(id, routes) => {
                 self.forget_routes(&routes);
+                if self.unknown.remove(&id).is_some() {
+                    self.update_withheld(now, &self.server_of(&id));
+                }
                 self.event(now, Event::Rollout(id, Input::WebhookRemoved));
             }
             Outcome::ServerRoutesRemoved(server, routes) => {
@@ -279,6 +307,7 @@ impl<B: Backend> Controller<B> {
         if !self.restored {
             return;
         }
+        self.check_all_revisions();
         self.check_all_routes(now);
         let servers: Vec<String> = self
             .objects
@@ -369,6 +398,7 @@ impl<B: Backend> Controller<B> {
         for key in &routed {
             self.remove_orphans(key);
         }
+        self.check_all_revisions();
         self.check_all_routes(now);
         self.fetch_missing_modules();
         self.dirty.policies.extend(policies);
@@ -386,8 +416,15 @@ impl<B: Backend> Controller<B> {
                     }
                 }
                 Affected::Namespace(name) => self.recheck_namespace(now, &name),
-                Affected::Route(key) => self.check_route(now, &key),
-                Affected::Revision(key) => self.trim_history(&key),
+                Affected::Route(key) => {
+                    self.look_for_unknown(now, &key);
+                    self.check_route(now, &key);
+                }
+                Affected::Revision(key) => {
+                    self.look_for_unknown(now, &key);
+                    self.check_revisions(&key);
+                    self.trim_history(&key);
+                }
                 Affected::Server(server) => {
                     self.touch_replicas(&server);
                     self.observe_server(now, &server);
@@ -502,7 +539,13 @@ impl<B: Backend> Controller<B> {
 
 impl InFlight {
     fn is_empty(&self) -> bool {
-        self.route.is_none() && self.storing.is_none() && self.deleting.is_empty()
+        self.route.is_none()
+            && self.storing.is_none()
+            && self.deleting.is_empty()
+            && self.retiring.is_empty()
+            && self.restoring.is_empty()
+            && self.phases == 0
+            && self.flip.is_none()
     }
 }
 

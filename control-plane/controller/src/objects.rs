@@ -123,6 +123,8 @@ pub struct Objects<E> {
     servers: BTreeMap<String, ServerObject>,
     /// Revisions by the policy that owns them; those that belong to no policy are left out.
     revisions: Grouped<Owner, Name, RevisionObject>,
+    /// Revisions that belong to no policy, whatever they claim.
+    foreign_revisions: BTreeSet<Name>,
     routes: Grouped<PolicyKey, (Kind, String), RouteObject<E>>,
     pods: Grouped<String, Name, PodObject>,
     sets: Grouped<String, Name, SetObject>,
@@ -141,6 +143,7 @@ impl<E> Default for Objects<E> {
             policies: BTreeMap::new(),
             servers: BTreeMap::new(),
             revisions: Grouped::default(),
+            foreign_revisions: BTreeSet::new(),
             routes: Grouped::default(),
             pods: Grouped::default(),
             sets: Grouped::default(),
@@ -218,6 +221,7 @@ impl<E> Objects<E> {
                 gone.map(|_| Affected::Server(name.clone()))
             }
             Kind::Revisions => {
+                self.foreign_revisions.remove(&full);
                 let owner = self.revisions.remove(&full, uid);
                 owner.map(|(key, _)| Affected::Revision(key))
             }
@@ -298,6 +302,23 @@ impl<E> Objects<E> {
         uid: &str,
     ) -> impl Iterator<Item = &'a RevisionObject> + 'a {
         self.revisions.group(&(key.clone(), uid.to_owned()))
+    }
+
+    /// Revisions of every policy object that had this name.
+    pub fn revisions_of_key<'a>(
+        &'a self,
+        key: &PolicyKey,
+    ) -> impl Iterator<Item = &'a RevisionObject> + use<'a, E> {
+        let first = (key.clone(), String::new());
+        let own = self.revisions.groups_from(first);
+        let key = key.clone();
+        own.take_while(move |((of, _), _)| *of == key)
+            .map(|(_, object)| object)
+    }
+
+    /// How many revisions belong to no policy: they are forged or damaged, and are ignored.
+    pub fn foreign_revisions(&self) -> usize {
+        self.foreign_revisions.len()
     }
 
     /// All revisions that belong to a policy.
@@ -418,17 +439,24 @@ impl<E> Objects<E> {
         let name = revision.meta.full_name();
         let changed = match revision.key.clone() {
             Some(key) => {
+                self.foreign_revisions.remove(&name);
                 let owner = (key, revision.policy_uid.clone());
                 self.revisions.insert(owner, name, revision)
             }
             // Whatever had this name before is gone.
-            None => self.revisions.remove(&name, "").into_iter().collect(),
+            None => {
+                self.foreign_revisions.insert(name.clone());
+                self.revisions.remove(&name, "").into_iter().collect()
+            }
         };
         let keys = changed.into_iter().map(|(key, _)| key);
         keys.map(Affected::Revision).collect()
     }
 
     fn reset(&mut self, kind: Kind, objects: Vec<Object<E>>) -> Vec<Affected> {
+        if kind == Kind::Revisions {
+            self.foreign_revisions.clear();
+        }
         let listed: BTreeSet<Name> = objects.iter().map(Object::full_name).collect();
         let known = self.names(kind).into_iter();
         let gone: Vec<Name> = known.filter(|name| !listed.contains(name)).collect();

@@ -3,7 +3,7 @@
 use assent_api::{
     Parsed, PolicyRevisionSpec,
     parse::{self, Module},
-    revision::PolicyRef,
+    revision::{PolicyRef, ResolvedRevision},
 };
 use assent_core::{Policy, PolicyKey, policy::Limits};
 use serde_json::Value;
@@ -68,17 +68,48 @@ pub fn restore(
         signer: spec.signer.clone(),
         url: spec.module_url.clone(),
     };
-    let limits = Limits {
-        timeout_ms: spec.timeout_ms,
-        memory_bytes: spec.memory_bytes,
-    };
-    let mut content = parsed.content(&module, limits);
+    let mut content = parsed.content(&module, spec_limits(spec));
     content.settings_json = spec.settings.as_bytes().into();
     let uid = &spec.policy_ref.uid;
     let policy = Policy::new(key.clone(), spec.generation, uid, content, spec.module_size);
     match policy.content_digest.to_string() == spec.content_digest {
         true => Ok(policy),
         false => Err("its content does not match its digest".into()),
+    }
+}
+
+/// Makes a revision again from the policy's spec and what its route records; the content digest
+/// proves that the result is the same.
+pub fn rebuild(
+    parsed: &Parsed,
+    uid: &str,
+    generation: i64,
+    resolved: &ResolvedRevision,
+) -> Result<(Policy, PolicyRevisionSpec), String> {
+    let module = Module {
+        digest: resolved.module_digest.parse().map_err(|e| format!("{e}"))?,
+        size: resolved.module_size,
+        abi: resolved.abi.clone(),
+        host_capabilities: resolved.host_capabilities.clone(),
+        url: resolved.module_url.clone(),
+        signer: resolved.signer.clone(),
+    };
+    let limits = Limits {
+        timeout_ms: resolved.timeout_ms,
+        memory_bytes: resolved.memory_bytes,
+    };
+    let (policy, spec) = make(parsed, uid, generation, &module, limits);
+    match spec.content_digest == resolved.content_digest {
+        true => Ok((policy, spec)),
+        false => Err("the policy's spec gives other content".into()),
+    }
+}
+
+/// The resolved limits of a stored revision.
+pub fn spec_limits(spec: &PolicyRevisionSpec) -> Limits {
+    Limits {
+        timeout_ms: spec.timeout_ms,
+        memory_bytes: spec.memory_bytes,
     }
 }
 

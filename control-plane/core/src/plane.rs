@@ -82,6 +82,11 @@ impl Plane {
                     server.fleet.expect(now, replicas);
                 }
             }
+            Event::ServerWithheld { server, withheld } => {
+                if let Some(server) = self.servers.get_mut(&server) {
+                    server.withheld = withheld;
+                }
+            }
             Event::Synced => self.synced = true,
             Event::PolicyObserved {
                 id,

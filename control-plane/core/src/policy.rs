@@ -310,6 +310,38 @@ impl Policy {
             module_size,
         }
     }
+
+    /// A revision of which only name and content digest are known. It can be announced, because
+    /// a version is computed from these alone: replicas that hold the revision keep it, and one
+    /// that lacks it rejects this revision, because its content cannot be verified.
+    pub fn without_content(
+        policy: PolicyKey,
+        generation: i64,
+        uid: &str,
+        content_digest: Digest,
+    ) -> Self {
+        let content = Content {
+            module_digest: Digest::of(&[]),
+            abi: String::new(),
+            settings_json: Arc::from(*b""),
+            mode: Mode::default(),
+            mutating: false,
+            limits: Limits::default(),
+            context_resources: Vec::new(),
+            host_capabilities: Vec::new(),
+            message: String::new(),
+            entrypoint: String::new(),
+        };
+        Self {
+            content_digest,
+            ..Self::new(policy, generation, uid, content, 0)
+        }
+    }
+
+    /// False if only name and content digest are known.
+    pub fn has_content(&self) -> bool {
+        !self.content.abi.is_empty()
+    }
 }
 
 // === impl Content ===

@@ -63,6 +63,7 @@ impl Backend for Cluster {
         webhook::desired(&webhook::Input {
             policy: route.policy,
             revision: route.revision,
+            resolved: route.resolved,
             uid: route.uid,
             endpoint: &self.endpoint(&route.policy.server),
             defaults: &self.defaults,

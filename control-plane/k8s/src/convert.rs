@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use assent_api::{
-    API_VERSION, PolicyRevision,
+    API_VERSION, PolicyRevision, PolicyRevisionSpec,
     parse::{self, Manifest},
     revision::Phase,
 };
@@ -18,6 +18,7 @@ use assent_controller::{
         ServerObject, SetObject, policy_key,
     },
 };
+use assent_core::PolicyKey;
 use kube::core::DynamicObject;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -82,6 +83,11 @@ impl Converter {
                 labels: object.metadata.labels.unwrap_or_default(),
             })),
         })
+    }
+
+    /// Whether a stored revision can be used.
+    pub fn is_readable(&self, key: &PolicyKey, spec: &PolicyRevisionSpec) -> bool {
+        assent_controller::revision::restore(key, spec, &self.options).is_ok()
     }
 
     fn policy(&self, kind: Kind, object: &DynamicObject) -> Option<PolicyObject> {
@@ -192,6 +198,7 @@ pub fn route(kind: Kind, object: DynamicObject) -> Option<RouteObject<DynamicObj
         key: named.policy,
         uid: named.uid,
         revision: named.revision,
+        resolved: named.resolved.map(Arc::new),
         existing: object,
     })
 }

@@ -51,6 +51,10 @@ impl EventRecorder {
                     format!("generation {generation} restores the content of generation {from}");
                 self.send(event, EventType::Normal, "RolledBack", "Rollback", &note);
             }
+            EventKind::Revision(incident, note) => {
+                let reason = incident.as_str();
+                self.send(event, EventType::Warning, reason, "Revision", note);
+            }
             EventKind::RollbackRejected(why) => {
                 self.send(
                     event,

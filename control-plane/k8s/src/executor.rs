@@ -8,7 +8,10 @@ use std::{sync::Arc, time::Duration};
 
 use assent_controller::{
     Action, Failure, Meta, Outcome,
-    action::{FlipError, RollbackTarget, Status, StatusTarget, StatusUpdate, StoreRevision},
+    action::{
+        FlipError, RestoreRevision, RollbackTarget, Status, StatusTarget, StatusUpdate,
+        StoreRevision,
+    },
     objects::{Kind, Object},
 };
 use assent_core::PolicyKey;
@@ -33,6 +36,7 @@ use crate::{
 };
 
 use phases::{PhaseWrite, PhaseWrites};
+use revisions::Existing;
 
 mod phases;
 mod revisions;
@@ -99,6 +103,7 @@ impl Executor {
     pub fn perform(&mut self, action: Action<Cluster>) -> Option<Action<Cluster>> {
         match action {
             Action::StoreRevision(store) => self.spawn(|c| store_revision(c, *store)),
+            Action::RestoreRevision(restore) => self.spawn(|c| restore_revision(c, *restore)),
             Action::SetPhase(id, revision, phase) => {
                 self.write_phase(id, PhaseWrite::Set(revision, phase));
             }
@@ -289,7 +294,10 @@ async fn store_revision(
     // The API server checks selectors and match conditions; its message belongs to the policy
     // before anything of it is distributed.
     let stored = match routes::dry_run(&context, &route).await {
-        Ok(()) => revisions::store(&context, &id.key, &policy.revision, spec).await,
+        Ok(()) => {
+            let (key, revision) = (&id.key, &policy.revision);
+            revisions::store(&context, key, revision, spec, Existing::Keep).await
+        }
         Err(failure) => Err(failure),
     };
     failpoint("revision.after");
@@ -301,6 +309,25 @@ async fn store_revision(
         Ok(object) => Outcome::Stored(id, policy, Box::new(object)),
         Err(failure) => Outcome::NotStored(id, policy.generation, failure),
     })
+}
+
+/// A failure is reported after a delay, and the controller decides again.
+async fn restore_revision(context: Context, restore: RestoreRevision) -> Option<Outcome<Cluster>> {
+    let RestoreRevision { id, revision, spec } = restore;
+    let spec = Arc::unwrap_or_clone(spec);
+    let stored = match (context.is_leader)() {
+        true => revisions::store(&context, &id.key, &revision, spec, Existing::Replace).await,
+        false => Err(Failure::temporary("this process does not lead")),
+    };
+    let object = match stored {
+        Ok(object) => context.converter.object(Kind::Revisions, object),
+        Err(failure) => {
+            warn!(%revision, "failed to store a revision again; retrying: {}", failure.refusal.message);
+            tokio::time::sleep(RETRY_DELAY).await;
+            None
+        }
+    };
+    Some(Outcome::Restored(id, revision, object.map(Box::new)))
 }
 
 /// Repeats something until it succeeds: what must not be forgotten and cannot be refused for

@@ -6,7 +6,8 @@ use sha2::{Digest as _, Sha256};
 /// Whose fields they are, in server-side apply.
 pub const FIELD_MANAGER: &str = "assent-control-plane";
 
-/// Keeps a policy or a PolicyServer until what was made for it is gone.
+/// Keeps a policy or a PolicyServer until what was made for it is gone, and a PolicyRevision
+/// until it is no longer served.
 pub const FINALIZER: &str = "policies.assent.dev/cleanup";
 
 /// On a pod: asks for an evaluator of this PolicyServer. On our own objects: which server
@@ -25,6 +26,10 @@ pub const POLICY_ANNOTATION: &str = "policies.assent.dev/policy";
 
 /// On a webhook configuration: the uid of the policy that it is for.
 pub const POLICY_UID_ANNOTATION: &str = "policies.assent.dev/policy-uid";
+
+/// On a webhook configuration: what the revision that it names consists of besides the policy's
+/// spec, as JSON. The next leader makes a lost revision again from it.
+pub const REVISION_ANNOTATION: &str = "policies.assent.dev/revision";
 
 /// On the `default` PolicyServer: `false` while the chart is installed.
 pub const ALLOW_DELETE_ANNOTATION: &str = "policies.assent.dev/allow-delete";

@@ -45,7 +45,8 @@ pub enum Error {
     },
 }
 
-/// The object that stores a revision. The policy owns it, so that it is deleted with the policy.
+/// The object that stores a revision. The policy owns it, so that it is deleted with the policy;
+/// the finalizer keeps it while it is served.
 pub fn object(
     key: &PolicyKey,
     revision: &RevisionId,
@@ -62,6 +63,7 @@ pub fn object(
         name: Some(name),
         namespace: Some(namespace),
         labels: Some(BTreeMap::from(labels)),
+        finalizers: Some(vec![names::FINALIZER.to_owned()]),
         owner_references: Some(vec![OwnerReference {
             controller: Some(true),
             block_owner_deletion: Some(false),

@@ -13,7 +13,7 @@ mod writer;
 
 use std::collections::BTreeMap;
 
-use assent_api::{Parsed, rules::Scope};
+use assent_api::{Parsed, revision::ResolvedRevision, rules::Scope};
 use assent_core::{Mode, RevisionId};
 use k8s_openapi::{
     ByteString,
@@ -79,6 +79,8 @@ pub struct Input<'a> {
     pub policy: &'a Parsed,
     /// That revision.
     pub revision: &'a RevisionId,
+    /// What it consists of besides that spec.
+    pub resolved: &'a ResolvedRevision,
     /// The policy's uid.
     pub uid: &'a str,
     /// Where its evaluators are.
@@ -194,18 +196,23 @@ const CONFIRM_PREFIX: &str = "/confirm/";
 fn metadata(input: &Input<'_>) -> ObjectMeta {
     let key = &input.policy.key;
     let (managed_by, us) = names::MANAGED_BY;
-    let owned = |pairs: [(&str, String); 2]| -> BTreeMap<String, String> {
-        pairs.map(|(name, value)| (name.to_owned(), value)).into()
+    let owned = |pairs: &[(&str, String)]| -> BTreeMap<String, String> {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect()
     };
+    let resolved = serde_json::to_string(input.resolved).expect("strings and numbers must be JSON");
     ObjectMeta {
         name: Some(names::webhook_configuration(key)),
-        labels: Some(owned([
+        labels: Some(owned(&[
             (managed_by, us.to_owned()),
             (names::POLICY_LABEL, names::policy_label(key)),
         ])),
-        annotations: Some(owned([
+        annotations: Some(owned(&[
             (names::POLICY_ANNOTATION, key.to_string()),
             (names::POLICY_UID_ANNOTATION, input.uid.to_owned()),
+            (names::REVISION_ANNOTATION, resolved),
         ])),
         owner_references: Some(vec![OwnerReference {
             api_version: "v1".to_owned(),

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use assent_api::{parse, tenancy::Reserved};
+use assent_api::{PolicyRevisionSpec, parse, tenancy::Reserved};
 use assent_controller::{
     Action, Backend, Change, Config, Controller, Kind, Meta, Now, Object, Outcome,
-    action::{RouteUpdate, Status, StatusTarget},
+    action::{RestoreRevision, RouteUpdate, Status, StatusTarget},
     objects::{ObjectRef, RouteObject},
 };
 use assent_core::{Digest, PolicyKey, RevisionId};
@@ -188,28 +188,19 @@ impl ClusterWorld {
     fn respond(&mut self, action: Action<Cluster>) -> Performed {
         match action {
             Action::StoreRevision(store) => {
-                let namespace = store.id.key.namespace().unwrap_or(NAMESPACE);
-                let name = names::revision(&store.id.key, store.policy.revision.short());
-                let value = json!({
-                    "metadata": {
-                        "name": name, "namespace": namespace, "uid": uid(&name), "generation": 1,
-                        "ownerReferences": [{
-                            "apiVersion": assent_api::API_VERSION,
-                            "kind": store.spec.policy_ref.kind,
-                            "name": store.spec.policy_ref.name,
-                            "uid": store.spec.policy_ref.uid,
-                            "controller": true,
-                        }],
-                    },
-                    "spec": store.spec,
-                });
-                let object = self.store(Kind::Revisions, value);
+                let object =
+                    self.store_revision(&store.id.key, &store.policy.revision, &store.spec);
                 Performed::outcome(Outcome::Stored(store.id, store.policy, Box::new(object)))
+            }
+            Action::RestoreRevision(restore) => {
+                let RestoreRevision { id, revision, spec } = *restore;
+                let object = self.store_revision(&id.key, &revision, &spec);
+                Performed::outcome(Outcome::Restored(id, revision, Some(Box::new(object))))
             }
             Action::SetPhase(id, revision, phase) => {
                 let changes = self.set_phase(&id.key, &revision, &format!("{phase:?}"));
                 Performed {
-                    outcomes: Vec::new(),
+                    outcomes: vec![Outcome::PhaseSet(id, revision, None)],
                     changes,
                 }
             }
@@ -309,6 +300,33 @@ impl ClusterWorld {
             }
             _ => Performed::nothing(),
         }
+    }
+
+    fn store_revision(
+        &mut self,
+        key: &PolicyKey,
+        revision: &RevisionId,
+        spec: &PolicyRevisionSpec,
+    ) -> Object<DynamicObject> {
+        let path = revision_path(key, revision);
+        let (namespace, name) = path.split_once('/').unwrap();
+        self.created += 1;
+        let value = json!({
+            "metadata": {
+                "name": name, "namespace": namespace, "generation": 1,
+                "uid": uid(&format!("{name} {}", self.created)),
+                "finalizers": [names::FINALIZER],
+                "ownerReferences": [{
+                    "apiVersion": assent_api::API_VERSION,
+                    "kind": spec.policy_ref.kind,
+                    "name": spec.policy_ref.name,
+                    "uid": spec.policy_ref.uid,
+                    "controller": true,
+                }],
+            },
+            "spec": spec,
+        });
+        self.store(Kind::Revisions, value)
     }
 
     pub(crate) fn empty() -> Self {

@@ -3,6 +3,7 @@
 
 mod pods;
 mod policies;
+mod recovery;
 mod revisions;
 mod servers;
 mod statuses;

@@ -17,6 +17,10 @@ pub(crate) fn describe<B: Backend>(action: &Action<B>) -> Option<String> {
             let (name, generation) = (store.id.key.name(), store.policy.generation);
             format!("store {name} {generation}")
         }
+        Action::RestoreRevision(restore) => {
+            let name = restore.id.key.name();
+            format!("restore {name} {}", generation(&restore.revision))
+        }
         Action::SetPhase(id, revision, phase) => {
             format!("{} {} is {phase:?}", id.key.name(), generation(revision))
         }

@@ -414,6 +414,7 @@ impl<W: World> Harness<W> {
                     EventKind::Condition(condition) => condition.reason.clone(),
                     EventKind::RolledBack { .. } => "RolledBack".into(),
                     EventKind::RollbackRejected(_) => "RollbackRefused".into(),
+                    EventKind::Revision(incident, _) => incident.as_str().into(),
                 };
                 self.events.push(format!("{} {reason}", event.key.name()));
             }

@@ -5,7 +5,7 @@ mod lockout;
 mod webhooks;
 mod workloads;
 
-use assent_api::{Manifest, Options, Parsed, ParsedServer, parse};
+use assent_api::{Manifest, Options, Parsed, ParsedServer, parse, revision::ResolvedRevision};
 use assent_core::{PolicyKey, RevisionId};
 use assent_e2e::kube::Kubectl;
 use assent_k8s::webhook::{self, Desired, Kind, WebhookDefaults, WebhookEndpoint};
@@ -59,6 +59,7 @@ fn desired(
     let mut all = webhook::desired(&webhook::Input {
         policy,
         revision: &RevisionId::new(&policy.key, generation, POLICY_UID),
+        resolved: &ResolvedRevision::default(),
         uid: POLICY_UID,
         endpoint,
         defaults,

@@ -151,6 +151,31 @@ fn an_unreadable_revision_fails_at_verify() {
     assert_eq!(result.failed[&a.revision].stage, Stage::Verify);
 }
 
+/// The control plane knows only its name and its content digest.
+#[test]
+fn a_revision_without_content_is_kept_where_it_is_loaded() {
+    let a = mk_policy("a", 1, "x");
+    let policy = Policy::without_content(a.policy.clone(), 1, "5f2a9c1e-0000", a.content_digest);
+    assert_eq!(policy.revision, a.revision);
+    let offer = Arc::new(Offer::verified(policy));
+    let known = mk_set(&[(&a, RouteState::Active)]);
+    let set = Announced::new([(a.revision.clone(), offer)].into(), known.routes().clone());
+    assert_eq!(set.version(), known.version());
+    let none = (Failed::new(), BTreeMap::new());
+    let holder = plan(&set, &all(&set), &loaded(&[&a]), &none.0, &none.1);
+    check_plan(&holder, &[&a], &[], &[]);
+    check_path(
+        &RoutingTable::new(&set, &loaded(&[&a]), &none.0),
+        &a,
+        Some(&a),
+    );
+    // Whoever lacks it says so, and is not ready.
+    let other = plan(&set, &all(&set), &Loaded::new(), &none.0, &none.1);
+    check_plan(&other, &[], &[], &[&a]);
+    let table = RoutingTable::new(&set, &Loaded::new(), &other.failed);
+    assert!(!table.active_complete);
+}
+
 #[test]
 fn a_rejected_candidate_leaves_the_active_revision() {
     let (one, two) = (mk_policy("a", 1, "x"), mk_policy("a", 2, "y"));

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use assent_api::parse::Module;
+use assent_api::{Parsed, PolicyRevisionSpec, parse::Module, revision::ResolvedRevision};
 use assent_core::{
     Policy, PolicyKey,
     plane::Event,
@@ -16,10 +16,13 @@ use crate::{
     backend::{Backend, RouteSpec},
     context::declared_context,
     objects::{Object, PolicyObject, ProblemScope},
-    revision,
+    revision::{self, spec_limits},
     server::{granted_capabilities, limits, target_invalid, target_not_found, verification},
     view::Now,
 };
+
+/// A stored revision, and what is stored of it.
+type StoredGeneration = (Arc<Policy>, Arc<PolicyRevisionSpec>);
 
 impl<B: Backend> Controller<B> {
     /// Brings the rollout up to date with the policy's object.
@@ -102,6 +105,11 @@ impl<B: Backend> Controller<B> {
     ) {
         self.storing_ended(&id);
         self.modules.insert(policy.content.module_digest);
+        if let Object::Revision(stored) = &object
+            && let Some(spec) = &stored.spec
+        {
+            self.remember(&id, policy.revision.clone(), spec.clone());
+        }
         self.objects.insert(object);
         info!(policy = %id.key, revision = %policy.revision, "accepted");
         self.event(now, Event::ready(id.clone(), policy));
@@ -125,6 +133,7 @@ impl<B: Backend> Controller<B> {
     /// Nothing of the policy is left in any snapshot: its object may go.
     pub(super) fn release(&mut self, id: &PolicyId) {
         self.rejected_unvetted.remove(id);
+        self.forget_revisions(id);
         self.recorded.remove(id);
         self.forget_signatures(id);
         self.active_since.remove(id);
@@ -135,6 +144,7 @@ impl<B: Backend> Controller<B> {
             let action = Action::SetFinalizer(object.kind(), object.meta.clone(), false);
             self.actions.push(action);
         }
+        self.check_revisions(&id.key);
     }
 
     /// Reconsiders the policies of a server that were rejected for something that the server
@@ -200,12 +210,16 @@ impl<B: Backend> Controller<B> {
         if let Some(refusal) = self.target_refusal(&object, false) {
             return self.event(now, Event::refused(id.clone(), generation, refusal));
         }
+        if let Some(stored) = self.stored_generation(id, generation) {
+            return self.accepted_again(now, id, parsed, module, &stored);
+        }
         let server = self.objects.server(&object.server).and_then(|s| s.spec());
         let limits = limits(server, parsed);
         let (policy, spec) = revision::make(parsed, &id.uid, generation, module, limits);
         let route = self.backend.desired(&RouteSpec {
             policy: parsed,
             revision: &policy.revision,
+            resolved: &ResolvedRevision::new(policy.revision.as_str(), &spec),
             uid: &id.uid,
         });
         self.in_flight(id).storing = Some(generation);
@@ -216,6 +230,50 @@ impl<B: Backend> Controller<B> {
             route,
         };
         self.actions.push(Action::StoreRevision(Box::new(store)));
+    }
+
+    /// The module of a generation that is stored already was fetched again: the stored revision
+    /// goes on. Replicas may hold it, so its name never gets other content.
+    fn accepted_again(
+        &mut self,
+        now: Now,
+        id: &PolicyId,
+        parsed: &Parsed,
+        module: &Module,
+        (stored, spec): &StoredGeneration,
+    ) {
+        let (policy, _) = revision::make(
+            parsed,
+            &id.uid,
+            stored.generation,
+            module,
+            spec_limits(spec),
+        );
+        if policy.content_digest != stored.content_digest {
+            let refusal = Refusal {
+                reason: RefusalReason::Invalid,
+                message: format!(
+                    "the stored PolicyRevision of generation {} has other content than its spec \
+                     and module give; edit the policy to make a new generation",
+                    stored.generation
+                ),
+            };
+            return self.event(now, Event::refused(id.clone(), stored.generation, refusal));
+        }
+        self.modules.insert(stored.content.module_digest);
+        self.remember(id, stored.revision.clone(), spec.clone());
+        info!(policy = %id.key, revision = %stored.revision, "accepted again");
+        self.event(now, Event::ready(id.clone(), stored.clone()));
+    }
+
+    /// The readable revision of a generation.
+    fn stored_generation(&self, id: &PolicyId, generation: i64) -> Option<StoredGeneration> {
+        let mut own = self.objects.revisions(&id.key, &id.uid);
+        own.find_map(|object| {
+            let policy = object.policy.as_ref().ok()?;
+            let spec = object.spec.as_ref()?;
+            (policy.generation == generation).then(|| (policy.clone(), spec.clone()))
+        })
     }
 
     fn rejected(&mut self, now: Now, id: &PolicyId, generation: i64, failure: Failure) {
@@ -335,11 +393,15 @@ impl<B: Backend> Controller<B> {
             return;
         }
         let server = self.objects.server(&object.server).and_then(|s| s.spec());
+        // A generation that became a revision keeps its module, wherever its tag points now.
+        let stored = self.stored_generation(id, generation);
+        let spec = stored.as_ref().map(|(_, spec)| spec);
+        let stored_digest = spec.and_then(|spec| spec.module_digest.parse().ok());
         let job = VetJob {
             id: id.clone(),
             generation,
-            url: parsed.module.clone(),
-            pinned: object.pinned,
+            url: spec.map_or_else(|| parsed.module.clone(), |spec| spec.module_url.clone()),
+            pinned: stored_digest.or(object.pinned),
             settings: parsed.settings.clone(),
             entrypoint: parsed.entrypoint.clone(),
             mutating: parsed.mutating,

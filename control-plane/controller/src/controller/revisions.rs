@@ -1,6 +1,8 @@
 //! Revisions: where a rollout continues from, history, and modules that stored revisions name.
 
-use assent_api::revision::Phase;
+use std::sync::Arc;
+
+use assent_api::{PolicyRevisionSpec, revision::Phase};
 use assent_core::{
     Digest, PolicyKey, RevisionId,
     plane::Event,
@@ -8,23 +10,54 @@ use assent_core::{
 };
 use tracing::{info, warn};
 
-use super::Controller;
+use super::{Controller, recovery::Recovered};
 use crate::{
     action::{Action, FetchModule},
     backend::Backend,
-    objects::{PolicyObject, RevisionObject},
+    objects::{PolicyObject, RevisionObject, RouteObject},
     view::Now,
 };
 
 impl<B: Backend> Controller<B> {
-    /// Where the rollout of a policy that is not known yet continues from.
+    /// Where the rollout of a policy that is not known yet continues from. Phases that an
+    /// earlier process could not record are recorded now.
     pub(super) fn continue_from_stored(
         &mut self,
         now: Now,
         id: &PolicyId,
         object: &PolicyObject,
     ) -> StoredRevisions {
-        let stored = self.stored_revisions(object);
+        let routed = self.routed_revision(object);
+        // A route to a server that does not exist names nothing: it is removed, and must not
+        // come back before the server's replicas serve.
+        let routed = routed.filter(|_| self.has_server(&object.server));
+        let Found {
+            mut stored,
+            mut specs,
+            phases,
+            obsolete,
+        } = self.find_stored(object, routed.as_ref());
+        if let Some(routed) = &routed
+            && stored.active.is_none()
+        {
+            match self.recover(id, object, routed) {
+                Recovered::Rebuilt(policy, spec) => {
+                    specs.push((policy.revision.clone(), spec));
+                    stored.active = Some(policy);
+                }
+                Recovered::Named(policy) => stored.active = Some(policy),
+                Recovered::Unknown => self.update_withheld(now, &object.server),
+            }
+        }
+        for (revision, spec) in specs {
+            self.remember(id, revision, spec);
+        }
+        for (revision, phase) in phases {
+            self.set_phase(id, revision, phase);
+        }
+        for revision in obsolete {
+            self.retire(id.clone(), revision);
+        }
         if let Some(active) = &stored.active {
             self.restore_active_since(now, id, object, &active.revision);
         }
@@ -37,13 +70,33 @@ impl<B: Backend> Controller<B> {
     pub(super) fn routed_revision(&self, object: &PolicyObject) -> Option<RevisionId> {
         let own = self.objects.routes(&object.key);
         let own = own.filter(|r| r.uid.as_deref() == Some(&object.meta.uid));
-        let named = own.filter_map(|r| r.revision.as_ref());
-        let generation = |id: &RevisionId| {
-            let mut all = self.objects.revisions(&object.key, &object.meta.uid);
-            let found = all.find_map(|r| r.policy.as_ref().ok().filter(|p| p.revision == *id));
-            found.map(|p| p.generation)
+        let named = own.filter_map(|route| self.named_by(object, route));
+        named.max_by_key(RevisionId::generation)
+    }
+
+    /// The revision that a route names. If its path was edited to name nothing that exists, the
+    /// revision that it was written for.
+    fn named_by(
+        &self,
+        object: &PolicyObject,
+        route: &RouteObject<B::Existing>,
+    ) -> Option<RevisionId> {
+        let is_own = |id: &RevisionId| {
+            let own = |generation| RevisionId::new(&object.key, generation, &object.meta.uid);
+            id.generation().map(own).as_ref() == Some(id)
         };
-        named.max_by_key(|id| generation(id)).cloned()
+        let is_stored = |id: &RevisionId| {
+            let mut own = self.objects.revisions(&object.key, &object.meta.uid);
+            own.any(|r| r.revision().as_ref() == Some(id))
+        };
+        let recorded = route.resolved.as_ref();
+        let recorded = recorded.map(|r| RevisionId::from_wire(&r.revision));
+        let recorded = recorded.filter(is_own);
+        let path = route.revision.clone().filter(is_own);
+        match path {
+            Some(path) if recorded.is_none() || is_stored(&path) => Some(path),
+            _ => recorded,
+        }
     }
 
     /// Stores a revision as history. One that never was active cannot be rolled back to.
@@ -51,6 +104,8 @@ impl<B: Backend> Controller<B> {
         let mut own = self.objects.revisions(&id.key, &id.uid);
         let found = own.find(|r| r.policy.as_ref().is_ok_and(|p| p.revision == revision));
         let keep = found.is_some_and(|r| r.phase != Phase::Candidate);
+        drop(own);
+        self.in_flight(&id).retiring.insert(revision.clone());
         let action = Action::RetireRevision { id, revision, keep };
         self.actions.push(action);
     }
@@ -58,7 +113,11 @@ impl<B: Backend> Controller<B> {
     pub(super) fn retired(&mut self, now: Now, id: PolicyId, revision: RevisionId) {
         let key = id.key.clone();
         self.signatures.remove(&revision);
+        self.in_flight(&id).retiring.remove(&revision);
+        self.landed(&id);
+        self.forget_revision(&id, &revision);
         self.event(now, Event::Rollout(id, Input::Retired(revision)));
+        self.check_revisions(&key);
         self.trim_history(&key);
     }
 
@@ -72,6 +131,8 @@ impl<B: Backend> Controller<B> {
         let deleting = self.in_flight.get(&id).map(|f| &f.deleting);
         let own = self.objects.revisions(key, &object.meta.uid);
         let own = own.filter(|r| r.phase == Phase::History && !r.meta.deleting);
+        // The phase of a revision that a route names may be wrong.
+        let own = own.filter(|r| r.revision().is_none_or(|own| !self.is_served(&id, &own)));
         let mut history: Vec<(i64, &RevisionObject)> = own
             .map(|r| (r.policy.as_ref().map_or(0, |p| p.generation), r))
             .collect();
@@ -98,7 +159,7 @@ impl<B: Backend> Controller<B> {
     pub(super) fn fetch_missing_modules(&mut self) {
         let mut missing: Vec<(PolicyId, String, Digest, RevisionId)> = Vec::new();
         for (server, rollout) in self.plane.rollouts() {
-            for (policy, _) in rollout.entries() {
+            for (policy, _) in rollout.entries().filter(|(p, _)| p.has_content()) {
                 let digest = policy.content.module_digest;
                 if self.modules.insert(digest) {
                     let revision = policy.revision.clone();
@@ -107,9 +168,8 @@ impl<B: Backend> Controller<B> {
             }
         }
         for (id, server, digest, revision) in missing {
-            let mut own = self.objects.revisions(&id.key, &id.uid);
-            let found = own.find(|r| r.policy.as_ref().is_ok_and(|p| p.revision == revision));
-            let url = found.and_then(|r| Some(r.spec.as_ref()?.module_url.clone()));
+            let url = self.spec_of(&id, &revision);
+            let url = url.map(|spec| spec.module_url.clone());
             let Some(url) = url else { continue };
             info!(%revision, %digest, "the module store lacks the module; fetching it again");
             let server = self.objects.server(&server).and_then(|s| s.spec());
@@ -124,34 +184,74 @@ impl<B: Backend> Controller<B> {
 
     /// What the route names is active. If it names nothing, the revision of the newest
     /// generation becomes a candidate again, whatever its phase. A candidate whose module is
-    /// missing is left out, so that it is vetted again. A route to a server that does not exist
-    /// names nothing: it is removed, and must not come back before the server's replicas serve.
-    /// A policy that is being deleted may have lost its route already: what was active drains.
-    fn stored_revisions(&self, object: &PolicyObject) -> StoredRevisions {
-        let mut stored = StoredRevisions::default();
-        let routed = self.routed_revision(object);
-        let routed = routed.filter(|_| self.has_server(&object.server));
+    /// missing is left out, so that its module is fetched and vetted again. A policy that is
+    /// being deleted may have lost its route already: what was active drains.
+    fn find_stored(&self, object: &PolicyObject, routed: Option<&RevisionId>) -> Found {
+        let mut found = Found::default();
         let continues = routed.is_none() && !object.meta.deleting;
-        for found in self.objects.revisions(&object.key, &object.meta.uid) {
-            let policy = match &found.policy {
-                Ok(policy) => policy.clone(),
-                Err(why) => {
-                    warn!(policy = %object.key, revision = %found.meta.name, "a stored revision cannot be used: {why}");
+        let recorded = routed.and_then(|routed| self.resolved(object, routed));
+        for revision in self.objects.revisions(&object.key, &object.meta.uid) {
+            let (policy, spec) = match (&revision.policy, &revision.spec) {
+                (Ok(policy), Some(spec)) => (policy.clone(), spec.clone()),
+                (Err(why), _) => {
+                    warn!(policy = %object.key, revision = %revision.meta.name, "a stored revision cannot be used: {why}");
                     continue;
                 }
+                (Ok(_), None) => continue,
             };
+            let id = policy.revision.clone();
             let is_current = policy.generation == object.meta.generation;
-            if routed.as_ref() == Some(&policy.revision) {
-                stored.active = Some(policy);
-            } else if found.phase == Phase::Candidate || (continues && is_current) {
-                if self.modules.contains(&policy.content.module_digest) {
-                    stored.candidates.push(policy);
+            if routed == Some(&id) {
+                // Somebody may have replaced the object by one with other content.
+                if recorded
+                    .as_ref()
+                    .is_some_and(|r| r.content_digest != spec.content_digest)
+                {
+                    warn!(policy = %object.key, revision = %id, "the stored revision is not the one that its route was written for");
+                    continue;
                 }
-            } else if found.phase != Phase::History {
-                stored.draining.push(policy);
+                if revision.phase != Phase::Active {
+                    found.phases.push((id.clone(), Phase::Active));
+                }
+                found.stored.active = Some(policy);
+            } else if was_active(object, revision, &id) && !(continues && is_current) {
+                if revision.phase == Phase::History {
+                    continue;
+                }
+                // The phases of a policy that is being deleted are of no use to anybody.
+                if revision.phase != Phase::Draining && !object.meta.deleting {
+                    found.phases.push((id.clone(), Phase::Draining));
+                }
+                found.stored.draining.push(policy);
+            } else if self.modules.contains(&policy.content.module_digest) {
+                found.stored.candidates.push(policy);
+            } else {
+                if !is_current {
+                    found.obsolete.push(id);
+                }
+                continue;
             }
+            found.specs.push((id, spec));
         }
-        stored.candidates.sort_by_key(|p| p.generation);
-        stored
+        found.stored.candidates.sort_by_key(|p| p.generation);
+        found
     }
+}
+
+/// Stored revisions of a policy, and what their objects lack.
+#[derive(Default)]
+struct Found {
+    stored: StoredRevisions,
+    specs: Vec<(RevisionId, Arc<PolicyRevisionSpec>)>,
+    /// Phases that must be recorded.
+    phases: Vec<(RevisionId, Phase)>,
+    /// Candidates of earlier generations that were never active.
+    obsolete: Vec<RevisionId>,
+}
+
+/// Whether a revision was active. The process that pointed a route at it may have ended before
+/// it recorded the phase, and have written the policy's status all the same.
+fn was_active(object: &PolicyObject, revision: &RevisionObject, id: &RevisionId) -> bool {
+    let status = object.status.as_ref().and_then(|s| s.active.as_ref());
+    revision.phase != Phase::Candidate || status.is_some_and(|a| a.revision == id.short())
 }

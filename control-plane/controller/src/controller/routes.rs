@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use assent_api::revision::Phase;
+use assent_api::revision::{Phase, ResolvedRevision};
 use assent_core::{
     Policy, PolicyKey, RevisionId,
     plane::Event,
@@ -21,7 +21,14 @@ use crate::{
 
 impl<B: Backend> Controller<B> {
     /// Every required replica serves `to`, as far as is known: check the replicas once more.
+    /// The phases of the last flip are recorded first: the next process must know that what is
+    /// active now was active, and keep it to roll back to.
     pub(super) fn flip(&mut self, id: PolicyId, to: Arc<Policy>) {
+        let in_flight = self.in_flight(&id);
+        if in_flight.phases > 0 {
+            in_flight.flip = Some(to);
+            return;
+        }
         let server = self.server_of(&id);
         self.in_flight(&id).route = Some(RouteWrite::Flip);
         self.actions.push(Action::CheckReplicas { id, to, server });
@@ -76,11 +83,9 @@ impl<B: Backend> Controller<B> {
         let before = active.filter(|before| *before != revision);
         let since = (revision.to_string(), now.seconds());
         self.active_since.insert(id.clone(), since);
-        let action = Action::SetPhase(id.clone(), revision.clone(), Phase::Active);
-        self.actions.push(action);
+        self.set_phase(&id, revision.clone(), Phase::Active);
         if let Some(before) = before {
-            let action = Action::SetPhase(id.clone(), before, Phase::Draining);
-            self.actions.push(action);
+            self.set_phase(&id, before, Phase::Draining);
         }
         self.event(now, Event::Rollout(id, Input::Flipped(revision)));
     }
@@ -229,12 +234,7 @@ impl<B: Backend> Controller<B> {
 
     /// What makes the policy's route name `revision`.
     fn route_update(&self, id: &PolicyId, revision: &RevisionId) -> Option<RouteUpdate<B>> {
-        let mut revisions = self.objects.revisions(&id.key, &id.uid);
-        let object = revisions.find(|r| {
-            let policy = r.policy.as_ref().ok();
-            policy.is_some_and(|p| p.revision == *revision)
-        })?;
-        let spec = object.spec.as_ref()?;
+        let spec = self.spec_of(id, revision)?;
         let parsed = match revision::parsed(&id.key, spec, &self.config.parse) {
             Ok(parsed) => parsed,
             Err(why) => {
@@ -245,6 +245,7 @@ impl<B: Backend> Controller<B> {
         let desired = self.backend.desired(&RouteSpec {
             policy: &parsed,
             revision,
+            resolved: &ResolvedRevision::new(revision.as_str(), spec),
             uid: &id.uid,
         });
         Some(RouteUpdate {

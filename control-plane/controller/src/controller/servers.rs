@@ -48,6 +48,7 @@ impl<B: Backend> Controller<B> {
             let counted = self.backend.counted_replicas();
             let server = name.into();
             self.event(now, Event::ServerAdded { server, counted });
+            self.update_withheld(now, name);
         }
         let applied = self.applied.entry(name.to_owned()).or_default();
         let edited = applied.considered != spec;
@@ -151,8 +152,7 @@ impl<B: Backend> Controller<B> {
         let own = own.filter(|r| !r.is_deleting());
         let own: Vec<PolicyId> = own.map(|r| r.id().clone()).collect();
         for id in &own {
-            self.cancel_vetting(id);
-            self.event(now, Event::PolicyForgotten(id.clone()));
+            self.forget_policy(now, id);
         }
         self.actions.push(Action::RemoveServer(name.to_owned()));
         self.event(now, Event::ServerRemoved(name.into()));

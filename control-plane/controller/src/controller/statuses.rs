@@ -166,7 +166,9 @@ impl<B: Backend> Controller<B> {
         let since = since.filter(|(revision, _)| *revision == active.revision.as_str());
         ActiveFacts {
             since: since.map(|(_, since)| *since),
-            digest: Some(active.content.module_digest.to_string()),
+            digest: active
+                .has_content()
+                .then(|| active.content.module_digest.to_string()),
         }
     }
 

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use assent_api::{
-    Parsed, ParsedServer, PolicyRevisionSpec, PolicyStatus, parse::Rollback, revision::Phase,
+    Parsed, ParsedServer, PolicyRevisionSpec, PolicyStatus,
+    parse::Rollback,
+    revision::{Phase, ResolvedRevision},
     server::PolicyServerStatus,
 };
 use assent_core::{
@@ -117,6 +119,8 @@ pub struct RouteObject<E> {
     pub uid: Option<String>,
     /// The revision that it points at; `None` if somebody pointed it elsewhere.
     pub revision: Option<RevisionId>,
+    /// What the route records of the revision that it was written for.
+    pub resolved: Option<Arc<ResolvedRevision>>,
     /// The object itself.
     pub existing: E,
 }
@@ -215,6 +219,21 @@ impl ServerObject {
     /// Its spec, if it has one that can be used.
     pub fn spec(&self) -> Option<&ParsedServer> {
         self.parsed.as_ref().ok()?.as_deref()
+    }
+}
+
+// === impl RevisionObject ===
+
+impl RevisionObject {
+    /// The revision that it stores; `None` if it belongs to no policy.
+    pub fn revision(&self) -> Option<RevisionId> {
+        match &self.policy {
+            Ok(policy) => Some(policy.revision.clone()),
+            Err(_) => {
+                let (key, spec) = (self.key.as_ref()?, self.spec.as_ref()?);
+                Some(RevisionId::new(key, spec.generation, &self.policy_uid))
+            }
+        }
     }
 }
 

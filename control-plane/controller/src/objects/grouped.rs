@@ -75,6 +75,12 @@ impl<G: Ord + Clone, N: Ord + Clone, V: HasMeta> Grouped<G, N, V> {
         own.flat_map(BTreeMap::values)
     }
 
+    /// The objects of all groups from `first` on, in the order of the groups.
+    pub(super) fn groups_from(&self, first: G) -> impl Iterator<Item = (&G, &V)> {
+        let groups = self.groups.range(first..);
+        groups.flat_map(|(group, own)| own.values().map(move |object| (group, object)))
+    }
+
     /// All objects.
     pub(super) fn values(&self) -> impl Iterator<Item = &V> {
         self.groups.values().flat_map(BTreeMap::values)

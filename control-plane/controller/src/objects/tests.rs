@@ -56,6 +56,7 @@ fn mk_route(kind: Kind, name: &str, policy: &str, uid: &str, version: u64) -> Ob
         key: PolicyKey::cluster(policy),
         uid: None,
         revision: None,
+        resolved: None,
         existing: (),
     }))
 }

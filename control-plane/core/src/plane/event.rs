@@ -29,6 +29,14 @@ pub enum Event {
         /// The names of its replicas.
         replicas: Vec<Name>,
     },
+    /// Whether snapshots of a PolicyServer must not be published: a webhook names a revision of
+    /// which nothing is known, and replicas would unload it.
+    ServerWithheld {
+        /// The PolicyServer.
+        server: Arc<str>,
+        /// Whether nothing is published.
+        withheld: bool,
+    },
     /// Everything is known that the first snapshots must contain: all objects were read, and
     /// policies without a stored revision were decided. From now on, absence means deletion.
     Synced,

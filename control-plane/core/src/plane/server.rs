@@ -32,6 +32,8 @@ pub struct Server {
     /// Revisions to insert into the current snapshot, or to remove from it. While they wait
     /// no snapshot is built: its version would be hashed in vain.
     changes: BTreeMap<RevisionId, Option<(Arc<Policy>, RouteState)>>,
+    /// Nothing is published: the snapshot lacks a revision that a webhook names.
+    pub(super) withheld: bool,
 }
 
 // === impl Server ===
@@ -46,6 +48,7 @@ impl Server {
             changed: true,
             waiting_since: None,
             changes: BTreeMap::new(),
+            withheld: false,
         }
     }
 
@@ -61,7 +64,8 @@ impl Server {
 
     /// When time alone changes something next.
     pub(super) fn deadline(&self) -> Option<Millis> {
-        let deadlines = [self.fleet.deadline(), self.coalescer.deadline()];
+        let publishing = self.coalescer.deadline().filter(|_| !self.withheld);
+        let deadlines = [self.fleet.deadline(), publishing];
         deadlines.into_iter().flatten().min()
     }
 
@@ -93,6 +97,9 @@ impl Server {
     /// Builds the next snapshot and publishes it if it is due. True if a snapshot was
     /// published.
     pub(super) fn publish(&mut self, now: Millis, name: &Arc<str>, out: &mut Vec<Effect>) -> bool {
+        if self.withheld {
+            return false;
+        }
         let due = match std::mem::take(&mut self.changed) {
             true => self.coalescer.change(now),
             false => self.coalescer.take_due(now),

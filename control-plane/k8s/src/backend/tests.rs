@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use assent_api::{API_VERSION, parse};
+use assent_api::{API_VERSION, parse, revision::ResolvedRevision};
 use assent_core::RevisionId;
 use serde_json::json;
 
@@ -46,6 +46,7 @@ fn mk_desired(cluster: &Cluster, mutating: bool, generation: i64) -> Vec<Desired
     cluster.desired(&RouteSpec {
         revision: &RevisionId::new(&policy.key, generation, "u"),
         policy: &policy,
+        resolved: &ResolvedRevision::default(),
         uid: "u",
     })
 }

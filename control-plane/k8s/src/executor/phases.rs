@@ -6,7 +6,7 @@ use std::{
 };
 
 use assent_api::revision::Phase;
-use assent_controller::Outcome;
+use assent_controller::{Kind, Outcome};
 use assent_core::{RevisionId, rollout::PolicyId};
 
 use super::{Context, revisions, until_done};
@@ -61,18 +61,22 @@ pub(super) async fn perform(
     match write {
         PhaseWrite::Set(revision, phase) => {
             let (namespace, name) = revision::full_name(&id.key, &revision, &context.namespace);
-            until_done(context, "store the phase of a revision", || {
+            let stored = until_done(context, "store the phase of a revision", || {
                 revisions::set_phase(context, &namespace, &name, phase)
             })
             .await;
-            None
+            let object = stored.and_then(|o| context.converter.object(Kind::Revisions, o));
+            let object = object.map(Box::new);
+            Some(Outcome::PhaseSet(id.clone(), revision, object))
         }
         PhaseWrite::Retire(revision, keep) => {
             failpoint("retire.before");
             let (namespace, name) = revision::full_name(&id.key, &revision, &context.namespace);
             until_done(context, "retire a revision", || async {
                 match keep {
-                    true => revisions::set_phase(context, &namespace, &name, Phase::History).await,
+                    true => revisions::set_phase(context, &namespace, &name, Phase::History)
+                        .await
+                        .map(drop),
                     false => revisions::delete(context, &namespace, &name, None).await,
                 }
             })

@@ -17,14 +17,23 @@ use crate::{names, objects, revision};
 /// How often a revision is created again after another object of its name was found.
 const MAX_TRIES: usize = 3;
 
+/// What happens to an existing revision of the same name with other content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Existing {
+    /// It stays: another leader may have distributed it, and a name has one content.
+    Keep,
+    /// It is replaced: what is stored is known to be wrong.
+    Replace,
+}
+
 /// Creates the revision. An existing object of that name is the same revision, stored by an
-/// earlier leader; or the tag of its module has moved since, and then it was never distributed
-/// and is replaced; or it is a forgery, which is replaced too.
+/// earlier leader; or it has other content; or it is a forgery, which is replaced.
 pub(super) async fn store(
     context: &Context,
     key: &PolicyKey,
     revision: &RevisionId,
     spec: PolicyRevisionSpec,
+    other: Existing,
 ) -> Result<DynamicObject, Failure> {
     let temporary =
         |error: kube::Error| Failure::temporary(format!("failed to store the revision: {error}"));
@@ -47,14 +56,17 @@ pub(super) async fn store(
         let Some(existing) = api.get_opt(&name).await.map_err(temporary)? else {
             continue;
         };
-        let is_same = existing.spec.content_digest == object.spec.content_digest
-            && existing.spec.policy_ref == object.spec.policy_ref
-            && revision::owner(&existing, &context.namespace).as_ref() == Ok(key);
-        if is_same {
-            set_phase(context, &namespace, &name, Phase::Candidate)
-                .await
-                .map_err(temporary)?;
+        let is_own = revision::owner(&existing, &context.namespace).as_ref() == Ok(key);
+        let is_readable = is_own && context.converter.is_readable(key, &existing.spec);
+        let is_same = existing.spec.content_digest == object.spec.content_digest;
+        if is_readable && is_same {
             return erase(&existing);
+        }
+        if is_readable && other == Existing::Keep {
+            // The next try finds it among the stored revisions, and continues with it.
+            return Err(Failure::temporary(format!(
+                "the revision {name} is stored already, with another module or other limits"
+            )));
         }
         info!(revision = %name, "replacing a revision of the same name with other content");
         delete(context, &namespace, &name, existing.uid())
@@ -66,25 +78,25 @@ pub(super) async fn store(
     )))
 }
 
-/// Records a phase. A revision that is gone needs none.
+/// Records a phase and returns the object. A revision that is gone needs none.
 pub(super) async fn set_phase(
     context: &Context,
     namespace: &str,
     name: &str,
     phase: Phase,
-) -> Result<(), kube::Error> {
+) -> Result<Option<DynamicObject>, kube::Error> {
     let api: Api<PolicyRevision> = Api::namespaced(context.client.clone(), namespace);
     let patch = json!({ "status": { "phase": phase } });
     let patched = api
         .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
         .await;
     match patched {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        other => other.map(drop),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        other => other.map(|object| objects::erase(&object).ok()),
     }
 }
 
-/// Deletes a revision: the one with this uid, or any of that name.
+/// Deletes a revision: the one with this uid, or any of that name. Nothing holds it back.
 pub(super) async fn delete(
     context: &Context,
     namespace: &str,
@@ -99,9 +111,37 @@ pub(super) async fn delete(
             resource_version: None,
         });
     }
-    match api.delete(name, &params).await {
+    let deleted = match api.delete(name, &params).await {
         // Another object of that name is not the one to delete.
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
+            return Ok(());
+        }
+        other => other?,
+    };
+    match deleted.left() {
+        Some(held) if !held.finalizers().is_empty() => release(&api, &held).await,
+        _ => Ok(()),
+    }
+}
+
+/// Removes the control plane's finalizer of a revision that is being deleted.
+async fn release(api: &Api<PolicyRevision>, held: &PolicyRevision) -> Result<(), kube::Error> {
+    let mut finalizers = held.finalizers().to_vec();
+    finalizers.retain(|f| f != names::FINALIZER);
+    let patch = json!({ "metadata": {
+        "finalizers": finalizers,
+        "resourceVersion": held.resource_version(),
+        "uid": held.uid(),
+    }});
+    let patched = api
+        .patch(
+            &held.name_any(),
+            &PatchParams::default(),
+            &Patch::Merge(patch),
+        )
+        .await;
+    match patched {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         other => other.map(drop),
     }
 }

@@ -62,7 +62,10 @@ pub(super) async fn write(
                 let Some(desired) = desired(kind) else {
                     continue;
                 };
-                let metadata = writer.create(desired).await?;
+                let metadata = match writer.create(desired).await {
+                    Err(webhook::Error::Exists) => adopt(&writer, desired).await?,
+                    written => written?,
+                };
                 changes.extend(written(kind, desired, metadata));
             }
             Step::Update(kind) => {
@@ -83,6 +86,21 @@ pub(super) async fn write(
         }
     }
     Ok(changes)
+}
+
+/// Takes back a configuration that somebody edited so that watches and the mirror do not know
+/// it any more. Any other was written by another leader: that is a conflict.
+async fn adopt(writer: &webhook::Writer, desired: &Desired) -> Result<ObjectMeta, webhook::Error> {
+    let existing = writer.get(desired.kind(), desired.name()).await?;
+    let labels = existing.metadata.labels.clone().unwrap_or_default();
+    let ours = desired.metadata().labels.iter().flatten();
+    let is_watched = ours
+        .into_iter()
+        .all(|(key, value)| labels.get(key) == Some(value));
+    match is_watched && webhook::read(&existing).is_some() {
+        true => Err(webhook::Error::Exists),
+        false => writer.update(&existing.metadata, desired).await,
+    }
 }
 
 /// Removes configurations, however often that takes, and returns what is gone.

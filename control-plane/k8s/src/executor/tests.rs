@@ -10,12 +10,18 @@ use std::{
     },
 };
 
-use assent_api::{PolicyRevisionSpec, parse, revision::Phase};
+use assent_api::{
+    Parsed, PolicyRevisionSpec,
+    parse::{self, Module},
+    revision::{Phase, ResolvedRevision},
+};
 use assent_controller::action::RouteUpdate;
 use assent_core::{
-    RevisionId,
+    Digest, RevisionId,
+    policy::Limits,
     rollout::{PolicyId, RefusalReason},
 };
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use serde_json::json;
 
 use super::{
@@ -27,7 +33,7 @@ use crate::{
     convert,
     status::StatusWriter,
     testing::{Requests, failure, not_found, scripted},
-    webhook::Desired,
+    webhook::{Desired, WebhookDefaults, WebhookEndpoint},
 };
 
 /// An API server that gives these answers in turn, and a process that leads or does not.
@@ -74,9 +80,9 @@ impl Script {
             .collect()
     }
 
-    async fn store(&self) -> Result<DynamicObject, Failure> {
+    async fn store(&self, other: Existing) -> Result<DynamicObject, Failure> {
         let key = PolicyKey::cluster("a");
-        store(&self.context, &key, &mk_id(), mk_spec("new")).await
+        store(&self.context, &key, &mk_id(), mk_spec("new"), other).await
     }
 
     fn executor(&self) -> (Executor, mpsc::Receiver<Outcome<Cluster>>) {
@@ -92,22 +98,51 @@ fn mk_id() -> RevisionId {
     RevisionId::new(&PolicyKey::cluster("a"), 1, "u")
 }
 
-fn mk_spec(content: &str) -> PolicyRevisionSpec {
-    serde_json::from_value(json!({
-        "policyRef": { "kind": "ClusterAdmissionPolicy", "name": "a", "uid": "u" },
-        "generation": 1,
-        "moduleUrl": "registry://example.com/policy:v1",
-        "moduleDigest": "sha256:00",
-        "moduleSize": 7,
-        "abi": "wapc",
-        "contentDigest": content,
-        "settings": "{}",
-        "hostCapabilities": [],
-        "timeoutMs": 1,
-        "memoryBytes": 1,
-        "policy": {},
-    }))
-    .unwrap()
+fn mk_parsed() -> Parsed {
+    let spec = json!({
+        "module": "registry://example.com/policy:v1",
+        "rules": [{
+            "apiGroups": [""], "apiVersions": ["v1"],
+            "operations": ["CREATE"], "resources": ["pods"],
+        }],
+    });
+    parse::spec(&PolicyKey::cluster("a"), &spec, &parse::Options::default()).unwrap()
+}
+
+fn mk_desired() -> ValidatingWebhookConfiguration {
+    let defaults = WebhookDefaults {
+        namespace: "assent-system".into(),
+        namespace_uid: "n".into(),
+        ca_bundle: Vec::new(),
+        excluded_namespaces: Vec::new(),
+        service_accounts: Vec::new(),
+    };
+    let desired = webhook::desired(&webhook::Input {
+        policy: &mk_parsed(),
+        revision: &mk_id(),
+        resolved: &ResolvedRevision::default(),
+        uid: "u",
+        endpoint: &WebhookEndpoint::Url("https://example.com".into()),
+        defaults: &defaults,
+    });
+    match desired.into_iter().next() {
+        Some(Desired::Validating(object)) => *object,
+        other => panic!("the policy validates: {other:?}"),
+    }
+}
+
+/// A revision with this module.
+fn mk_spec(module: &str) -> PolicyRevisionSpec {
+    let module = Module {
+        digest: Digest::of(module.as_bytes()),
+        size: 7,
+        abi: "wapc".into(),
+        host_capabilities: Vec::new(),
+        url: "registry://example.com/policy:v1".into(),
+        signer: None,
+    };
+    let limits = Limits::default();
+    assent_controller::revision::make(&mk_parsed(), "u", 1, &module, limits).1
 }
 
 /// A revision as the API server answers it.
@@ -126,41 +161,58 @@ fn mk_policy_id() -> PolicyId {
 
 #[tokio::test]
 async fn revision_of_an_earlier_leader_is_reused() {
-    let script = Script::new([
-        failure(409, "AlreadyExists"),
-        (200, mk_stored("new")),
-        (200, mk_stored("new")),
-    ]);
-    let stored = script.store().await.unwrap();
-    assert_eq!(stored.metadata.name.as_deref(), Some("a-1-u"));
+    for other in [Existing::Keep, Existing::Replace] {
+        let script = Script::new([failure(409, "AlreadyExists"), (200, mk_stored("new"))]);
+        let stored = script.store(other).await.unwrap();
+        assert_eq!(stored.metadata.name.as_deref(), Some("a-1-u"));
+        assert_eq!(
+            script.requests(),
+            ["POST policyrevisions", "GET policyrevisions/a-1-u"]
+        );
+    }
+}
+
+/// Replicas may hold it: a name has one content.
+#[tokio::test]
+async fn revision_with_other_content_stays() {
+    let script = Script::new([failure(409, "AlreadyExists"), (200, mk_stored("old"))]);
+    let failure = script.store(Existing::Keep).await.unwrap_err();
+    assert!(failure.retryable);
     assert_eq!(
         script.requests(),
-        [
-            "POST policyrevisions",
-            "GET policyrevisions/a-1-u",
-            "PATCH policyrevisions/a-1-u/status",
-        ]
+        ["POST policyrevisions", "GET policyrevisions/a-1-u"]
     );
 }
 
 #[tokio::test]
-async fn revision_with_other_content_is_replaced() {
+async fn forged_or_damaged_revision_is_replaced() {
     let mut forged = mk_stored("new");
     forged["metadata"]["ownerReferences"] = json!([]);
-    for existing in [mk_stored("old"), forged] {
+    let mut damaged = mk_stored("new");
+    damaged["spec"]["settings"] = r#"{"n":666}"#.into();
+    let cases = [
+        (forged.clone(), Existing::Keep),
+        (forged, Existing::Replace),
+        (damaged, Existing::Keep),
+        (mk_stored("old"), Existing::Replace),
+    ];
+    for (existing, other) in cases {
         let script = Script::new([
             failure(409, "AlreadyExists"),
+            (200, existing.clone()),
             (200, existing.clone()),
             (200, existing),
             (201, mk_stored("new")),
         ]);
-        script.store().await.unwrap();
+        script.store(other).await.unwrap();
+        // The finalizer would keep the one that is deleted.
         assert_eq!(
             script.requests(),
             [
                 "POST policyrevisions",
                 "GET policyrevisions/a-1-u",
                 "DELETE policyrevisions/a-1-u",
+                "PATCH policyrevisions/a-1-u",
                 "POST policyrevisions",
             ]
         );
@@ -174,7 +226,7 @@ async fn revision_that_is_deleted_meanwhile_is_created_again() {
         not_found(),
         (201, mk_stored("new")),
     ]);
-    script.store().await.unwrap();
+    script.store(Existing::Keep).await.unwrap();
     assert_eq!(script.requests().len(), 3);
 }
 
@@ -185,10 +237,11 @@ async fn revision_that_somebody_keeps_changing_is_retried_later() {
             failure(409, "AlreadyExists"),
             (200, mk_stored("old")),
             (200, mk_stored("old")),
+            (200, mk_stored("old")),
         ]
     };
     let script = Script::new([round(), round(), round()].into_iter().flatten());
-    let failure = script.store().await.unwrap_err();
+    let failure = script.store(Existing::Replace).await.unwrap_err();
     assert!(failure.retryable);
     let message = failure.refusal.message;
     assert!(message.contains("keeps changing it"), "{message}");
@@ -197,12 +250,12 @@ async fn revision_that_somebody_keeps_changing_is_retried_later() {
 #[tokio::test]
 async fn rejection_for_good_is_told_from_a_temporary_failure() {
     let script = Script::new([failure(422, "Invalid")]);
-    let rejected = script.store().await.unwrap_err();
+    let rejected = script.store(Existing::Keep).await.unwrap_err();
     assert!(!rejected.retryable);
     assert_eq!(rejected.refusal.reason, RefusalReason::Invalid);
     assert_eq!(rejected.refusal.message, "Invalid from the test");
     let script = Script::new([failure(500, "InternalError")]);
-    let failed = script.store().await.unwrap_err();
+    let failed = script.store(Existing::Keep).await.unwrap_err();
     assert!(failed.retryable);
     let message = failed.refusal.message;
     assert!(message.contains("InternalError"), "{message}");
@@ -287,6 +340,13 @@ async fn phases_of_a_policy_are_written_in_order() {
         revision: mk_id(),
         keep: true,
     });
+    for _ in 0..2 {
+        let outcome = outcomes.recv().await.unwrap();
+        let Outcome::PhaseSet(_, _, object) = outcome else {
+            panic!("a phase must be reported: {outcome:?}");
+        };
+        assert!(object.is_some());
+    }
     let outcome = outcomes.recv().await.unwrap();
     assert!(matches!(outcome, Outcome::Retired(id, _) if id == mk_policy_id()));
     let phases = script.requests.take_all().into_iter();
@@ -308,4 +368,31 @@ async fn executor_returns_actions_that_concern_no_object() {
     let (mut executor, _outcomes) = Script::new([]).executor();
     let action = executor.perform(Action::AddServer("default".into()));
     assert!(matches!(action, Some(Action::AddServer(_))));
+}
+
+/// Somebody removed the labels of a configuration: watches no longer report it.
+#[tokio::test]
+async fn configuration_that_lost_its_labels_is_taken_back() {
+    let desired = mk_desired();
+    let mut stripped = serde_json::to_value(&desired).unwrap();
+    stripped["metadata"]["labels"] = json!({});
+    stripped["metadata"]["resourceVersion"] = "7".into();
+    let existing = [
+        (stripped.clone(), Ok(())),
+        // One that another leader has just created.
+        (serde_json::to_value(&desired).unwrap(), Err(())),
+    ];
+    for (existing, expected) in existing {
+        let script = Script::new([
+            failure(409, "AlreadyExists"),
+            (200, existing),
+            (200, stripped.clone()),
+        ]);
+        let update = RouteUpdate {
+            desired: vec![Desired::Validating(Box::new(desired.clone()))],
+            existing: Vec::new(),
+        };
+        let written = write(&script.context, &update).await;
+        assert_eq!(written.map(drop).map_err(drop), expected);
+    }
 }

@@ -1,5 +1,6 @@
 //! Reads existing webhook configurations.
 
+use assent_api::revision::ResolvedRevision;
 use assent_core::{PolicyKey, RevisionId};
 use kube::core::DynamicObject;
 use serde_json::Value;
@@ -16,6 +17,8 @@ pub struct Named {
     pub uid: Option<String>,
     /// The revision that it points at; `None` if somebody pointed it elsewhere.
     pub revision: Option<RevisionId>,
+    /// What it records of the revision that it was written for.
+    pub resolved: Option<ResolvedRevision>,
 }
 
 /// Reads a configuration of either kind; `None` if it does not belong to a policy. The object's
@@ -33,7 +36,10 @@ pub fn read(object: &DynamicObject) -> Option<Named> {
         .find(|policy| names::webhook_configuration(policy) == name)?;
     let own = paths.into_iter().find(|(of, _)| *of == policy);
     let uid = annotation(names::POLICY_UID_ANNOTATION).filter(|uid| !uid.is_empty());
+    let resolved = annotation(names::REVISION_ANNOTATION);
+    let resolved = resolved.and_then(|text| serde_json::from_str(text).ok());
     Some(Named {
+        resolved,
         uid: uid.cloned(),
         revision: own.map(|(_, revision)| revision),
         policy,

@@ -64,6 +64,7 @@ fn build_all(policy: &Parsed, endpoint: &WebhookEndpoint) -> Vec<Desired> {
     desired(&Input {
         policy,
         revision: &RevisionId::new(&policy.key, 12, UID),
+        resolved: &ResolvedRevision::default(),
         uid: UID,
         endpoint,
         defaults: &mk_defaults(),
@@ -140,7 +141,8 @@ fn plain_cluster_policy_makes_a_validating_configuration() {
           "metadata": {
             "annotations": {
               "policies.assent.dev/policy": "cluster/x",
-              "policies.assent.dev/policy-uid": "5f2a9c1e-0000-4000-8000-000000000000"
+              "policies.assent.dev/policy-uid": "5f2a9c1e-0000-4000-8000-000000000000",
+              "policies.assent.dev/revision": "{\"revision\":\"\",\"contentDigest\":\"\",\"moduleUrl\":\"\",\"moduleDigest\":\"\",\"moduleSize\":0,\"abi\":\"\",\"timeoutMs\":0,\"memoryBytes\":0}"
             },
             "labels": {
               "app.kubernetes.io/managed-by": "assent",
@@ -230,7 +232,8 @@ fn every_field_of_a_mutating_policy_is_written() {
           "metadata": {
             "annotations": {
               "policies.assent.dev/policy": "cluster/x",
-              "policies.assent.dev/policy-uid": "5f2a9c1e-0000-4000-8000-000000000000"
+              "policies.assent.dev/policy-uid": "5f2a9c1e-0000-4000-8000-000000000000",
+              "policies.assent.dev/revision": "{\"revision\":\"\",\"contentDigest\":\"\",\"moduleUrl\":\"\",\"moduleDigest\":\"\",\"moduleSize\":0,\"abi\":\"\",\"timeoutMs\":0,\"memoryBytes\":0}"
             },
             "labels": {
               "app.kubernetes.io/managed-by": "assent",
@@ -367,7 +370,8 @@ fn namespaced_policy_is_reached_by_url() {
           "metadata": {
             "annotations": {
               "policies.assent.dev/policy": "namespaced/team/x",
-              "policies.assent.dev/policy-uid": "5f2a9c1e-0000-4000-8000-000000000000"
+              "policies.assent.dev/policy-uid": "5f2a9c1e-0000-4000-8000-000000000000",
+              "policies.assent.dev/revision": "{\"revision\":\"\",\"contentDigest\":\"\",\"moduleUrl\":\"\",\"moduleDigest\":\"\",\"moduleSize\":0,\"abi\":\"\",\"timeoutMs\":0,\"memoryBytes\":0}"
             },
             "labels": {
               "app.kubernetes.io/managed-by": "assent",
@@ -540,6 +544,7 @@ fn written_revision_is_read_back() {
         for endpoint in &endpoints {
             let desired = build_at(&mk(key, json!({})), endpoint);
             let expected = Named {
+                resolved: Some(ResolvedRevision::default()),
                 policy: key.clone(),
                 uid: Some(UID.into()),
                 revision: Some(RevisionId::new(key, 12, UID)),

@@ -11,7 +11,8 @@ use k8s_openapi::{
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, PostParams, Preconditions},
-    core::Status,
+    core::{DynamicObject, Status},
+    discovery::ApiResource,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -58,6 +59,16 @@ impl Writer {
             Desired::Validating(object) => self.post(object.as_ref()).await,
             Desired::Mutating(object) => self.post(object.as_ref()).await,
         }
+    }
+
+    /// Reads one.
+    pub async fn get(&self, kind: Kind, name: &str) -> Result<DynamicObject, Error> {
+        let resource = match kind {
+            Kind::Validating => ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
+            Kind::Mutating => ApiResource::erase::<MutatingWebhookConfiguration>(&()),
+        };
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        Ok(api.get(name).await?)
     }
 
     /// Whether the API server would accept it, if there is none of that name.

@@ -1,11 +1,11 @@
 //! Performs actions on the stored objects. Each takes effect at once and reports its outcome.
 
-use assent_api::revision::Phase;
+use assent_api::{PolicyRevisionSpec, revision::Phase};
 use assent_controller::{
     Action, Change, Controller, Now, Object, Outcome,
     action::{
-        EventKind, FlipError, PolicyEvent, RollbackTarget, Status, StatusTarget, StatusUpdate,
-        StoreRevision,
+        EventKind, FlipError, PolicyEvent, RestoreRevision, RollbackTarget, Status, StatusTarget,
+        StatusUpdate, StoreRevision,
     },
     objects::{Meta, ObjectRef, RouteObject, policy_key},
 };
@@ -34,9 +34,14 @@ impl LocalApi {
     ) -> Option<Action<LocalBackend>> {
         let outcome = match action {
             Action::StoreRevision(store) => self.store_revision(now, *store),
+            Action::RestoreRevision(restore) => {
+                let RestoreRevision { id, revision, spec } = *restore;
+                let object = self.add_revision(now, &id, &revision, &spec);
+                Some(Outcome::Restored(id, revision, object.map(Box::new)))
+            }
             Action::SetPhase(id, revision, phase) => {
                 self.set_phase(controller, now, &id, &revision, phase);
-                None
+                Some(Outcome::PhaseSet(id, revision, None))
             }
             Action::RetireRevision { id, revision, keep } => {
                 match keep {
@@ -130,13 +135,23 @@ impl LocalApi {
         let StoreRevision {
             id, policy, spec, ..
         } = store;
-        let uid = uid(&id)?;
-        let name = policy.revision.short().to_owned();
-        let revision = RevisionRecord::new(&spec, &name, now.date);
+        let object = self.add_revision(now, &id, &policy.revision, &spec)?;
+        Some(Outcome::Stored(id, policy, Box::new(object)))
+    }
+
+    fn add_revision(
+        &mut self,
+        now: Now,
+        id: &PolicyId,
+        revision: &RevisionId,
+        spec: &PolicyRevisionSpec,
+    ) -> Option<Object<()>> {
+        let uid = uid(id)?;
+        let name = revision.short();
+        let revision = RevisionRecord::new(spec, name, now.date);
         self.store.add_revision(uid, revision);
         let record = self.store.by_uid(uid)?;
-        let object = self.revision(record, record.revision(&name)?);
-        Some(Outcome::Stored(id, policy, Box::new(object)))
+        Some(self.revision(record, record.revision(name)?))
     }
 
     fn set_phase(
@@ -261,7 +276,7 @@ fn log(event: &PolicyEvent) {
             info!(policy = %event.key, "{kind}={}, {reason}: {}", c.status, c.message);
         }
         // The controller logs these.
-        EventKind::RolledBack { .. } | EventKind::RollbackRejected(_) => {
+        EventKind::RolledBack { .. } | EventKind::RollbackRejected(_) | EventKind::Revision(..) => {
             debug!(policy = %event.key, what = ?event.what, "event");
         }
     }

@@ -134,6 +134,8 @@ impl LocalApi {
                 name: revision_id(record, &revision.name).to_string(),
                 uid: format!("{}/{}", record.uid, revision.name),
                 generation: 1,
+                // Nobody else deletes records.
+                has_finalizer: true,
                 created: Some(revision.created_at),
                 ..Meta::default()
             },
@@ -167,6 +169,8 @@ pub(super) fn route(record: &PolicyRecord) -> Option<Object<()>> {
         key: record.key(),
         uid: Some(record.uid.to_string()),
         revision: Some(revision_id(record, &revision.name)),
+        // Route and revisions are written together.
+        resolved: None,
         existing: (),
     })))
 }

@@ -101,6 +101,33 @@ fn foreign_annotations_need_no_repair() {
     assert!(cluster.run().is_empty());
 }
 
+/// A long name is cut, so that the policy cannot be read from it.
+#[test]
+fn configuration_without_its_annotations_is_repaired() {
+    for name in ["a".to_owned(), "a".repeat(250)] {
+        let mut cluster = Cluster::with_replicas(&REPLICAS);
+        cluster.put_policy(&name, |_| {});
+        cluster.run_with(&REPLICAS);
+        let webhook = webhook_name(&name);
+        let right = cluster.world.object(Kind::Validating, &webhook).unwrap();
+        for elsewhere in [false, true] {
+            cluster.edit(Kind::Validating, &webhook, |object| {
+                object["metadata"]["annotations"] = serde_json::json!({});
+                if elsewhere {
+                    let config = &mut object["webhooks"][0]["clientConfig"];
+                    config["service"]["path"] = "/elsewhere".into();
+                }
+            });
+            let done = cluster.run();
+            assert!(done.contains(&format!("repair {name}")), "{done:?}");
+            let repaired = cluster.world.object(Kind::Validating, &webhook).unwrap();
+            assert_eq!(repaired["webhooks"], right["webhooks"]);
+            let annotations = &repaired["metadata"]["annotations"];
+            assert_eq!(*annotations, right["metadata"]["annotations"]);
+        }
+    }
+}
+
 /// Somebody makes a's webhook name another policy.
 #[test]
 fn configuration_that_is_made_to_name_another_policy_is_repaired() {

@@ -26,6 +26,26 @@ fn r20_an_empty_set_goes_out_once_it_is_known_to_be_empty() {
 }
 
 #[test]
+fn r20_nothing_goes_out_while_a_server_is_withheld() {
+    let withheld = |withheld| Event::ServerWithheld {
+        server: "default".into(),
+        withheld,
+    };
+    let mut script = Script::new();
+    script
+        .step(withheld(true), &[])
+        .step(Event::Synced, &[])
+        .add("p")
+        .settle(&[])
+        .pass(60_000);
+    // Nothing is due either: whoever waits for a deadline must not spin.
+    assert_eq!(script.plane.server("default").unwrap().deadline(), None);
+    script
+        .step(withheld(false), &[])
+        .settle(&["publish p/1 candidate"]);
+}
+
+#[test]
 fn r22_the_first_change_goes_at_once_and_what_follows_together() {
     let mut script = Script::synced();
     script.add("a").settle(&["publish a/1 candidate"]);
