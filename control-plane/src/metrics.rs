@@ -74,6 +74,8 @@ pub(crate) struct Metrics {
     pub(crate) leader: Gauge,
     /// Pods that asked for an evaluator and have none.
     pub(crate) uninjected_pods: Gauge,
+    /// PolicyRevisions that belong to no policy.
+    pub(crate) foreign_revisions: Gauge,
     /// When certificates in use end; no series where there are none.
     pub(crate) certificate_expiry: Family<CertificateLabel, Gauge>,
     /// What confines the processes that vet modules; no series before that is known.
@@ -96,6 +98,7 @@ impl Default for Metrics {
             status_writes: Family::default(),
             leader: Gauge::default(),
             uninjected_pods: Gauge::default(),
+            foreign_revisions: Gauge::default(),
             certificate_expiry: Family::default(),
             vetting_confinement: Family::default(),
         }
@@ -202,6 +205,11 @@ impl Metrics {
             "uninjected_pods",
             "Pods that asked for an evaluator and have none",
             self.uninjected_pods.clone(),
+        );
+        registry.register(
+            "foreign_revisions",
+            "PolicyRevisions that belong to no policy: forged or damaged, and ignored",
+            self.foreign_revisions.clone(),
         );
         registry.register(
             "certificate_expiry_timestamp_seconds",

@@ -190,7 +190,9 @@ impl Admission {
     }
 
     async fn validate(&self, request: &Request) -> Result<Verdict, Error> {
-        request.expect_ours()?;
+        if !request.is_revision() {
+            request.expect_ours()?;
+        }
         let mut verdict = self.validated(request);
         if verdict.refusal.is_none() {
             let Options {

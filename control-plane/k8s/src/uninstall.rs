@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use assent_api::{AdmissionPolicy, ClusterAdmissionPolicy, PolicyServer, PolicyStatus};
+use assent_api::{
+    AdmissionPolicy, ClusterAdmissionPolicy, PolicyRevision, PolicyServer, PolicyStatus,
+};
 use jiff::Timestamp;
 use k8s_openapi::{
     NamespaceResourceScope,
@@ -73,6 +75,7 @@ pub async fn cleanup(client: &Client, options: Options) -> Result<(), Error> {
     release_all::<PolicyServer>(client).await?;
     release_all::<ClusterAdmissionPolicy>(client).await?;
     release_all::<AdmissionPolicy>(client).await?;
+    release_all::<PolicyRevision>(client).await?;
     retract_all::<ClusterAdmissionPolicy>(client).await?;
     retract_all::<AdmissionPolicy>(client).await?;
     remove_own::<ConfigMap>(client, namespace, names::CA).await?;

@@ -249,6 +249,9 @@ impl<'a> LeaderLoop<'a> {
         let uninjected = i64::try_from(self.controller.uninjected_pods());
         let gauge = &self.context.metrics.uninjected_pods;
         gauge.set(uninjected.unwrap_or(i64::MAX));
+        let foreign = i64::try_from(self.controller.objects().foreign_revisions());
+        let gauge = &self.context.metrics.foreign_revisions;
+        gauge.set(foreign.unwrap_or(i64::MAX));
     }
 
     /// Removes modules that no stored revision names, and makes missing artefacts of those that

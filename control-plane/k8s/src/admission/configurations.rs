@@ -81,6 +81,10 @@ pub fn validating(input: &Input) -> ValidatingWebhookConfiguration {
     };
     let servers = |operation| rule(&["policyservers"], &[operation]);
     let scale = rule(&["policyservers/scale"], &["UPDATE"]);
+    let revisions = rule(
+        &["policyrevisions", "policyrevisions/status"],
+        &["CREATE", "UPDATE", "DELETE"],
+    );
     ValidatingWebhookConfiguration {
         metadata: metadata(VALIDATING, input),
         webhooks: Some(vec![
@@ -99,6 +103,7 @@ pub fn validating(input: &Input) -> ValidatingWebhookConfiguration {
             ),
             // Says what is no longer enforced, and is not worth waiting for.
             hook("delete", servers("DELETE"), deleted_other(), "Ignore"),
+            hook("revisions", revisions, foreign_write(input), "Fail"),
         ]),
     }
 }
@@ -249,6 +254,35 @@ fn deleted_default() -> Vec<MatchCondition> {
                 "!has(oldObject.metadata.annotations)\n\
                  || !({annotation} in oldObject.metadata.annotations)\n\
                  || oldObject.metadata.annotations[{annotation}] != 'true'"
+            ),
+        ),
+    ]
+}
+
+/// A write of a revision by somebody who has no business with it. Collectors delete revisions
+/// and change their owners, and a revision that is being deleted never waits.
+fn foreign_write(input: &Input) -> Vec<MatchCondition> {
+    let list = |users: Vec<String>| users.join(", ");
+    let ours = list(input.service_accounts.iter().map(|u| quoted(u)).collect());
+    let collectors = list(COLLECTORS.iter().map(|u| quoted(u)).collect());
+    let whole = "(!has(request.subResource) || request.subResource == '')";
+    vec![
+        condition(
+            "not-by-ourselves",
+            format!("!(request.userInfo.username in [{ours}])"),
+        ),
+        condition(
+            "not-collected",
+            format!(
+                "!({whole} && request.operation in ['UPDATE', 'DELETE']\n\
+                 && request.userInfo.username in [{collectors}])"
+            ),
+        ),
+        condition(
+            "not-leaving",
+            format!(
+                "!({whole} && request.operation == 'UPDATE'\n\
+                 && has(object.metadata.deletionTimestamp))"
             ),
         ),
     ]

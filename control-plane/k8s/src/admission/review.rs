@@ -165,6 +165,12 @@ impl Request {
         }
     }
 
+    /// Whether the request is about a PolicyRevision, which only the control plane writes.
+    pub(super) fn is_revision(&self) -> bool {
+        let Resource { group, resource } = &self.resource;
+        group == assent_api::GROUP && resource == "policyrevisions"
+    }
+
     /// Checks that the request is about a pod.
     pub(super) fn expect_pod(&self) -> Result<(), Error> {
         let Resource { group, resource } = &self.resource;

@@ -23,6 +23,12 @@ pub fn validate(
     known: Option<&Known>,
     options: &assent_api::Options,
 ) -> Verdict {
+    if request.is_revision() {
+        // The webhook's conditions exempt those who may write revisions.
+        return Verdict::forbidden(
+            "only the control plane writes PolicyRevisions; edit the policy instead",
+        );
+    }
     match (request.operation, request.sub_resource.as_str()) {
         (Operation::Create | Operation::Update, "") => write(request, known, options),
         (Operation::Delete, "") => delete(request, known),

@@ -86,6 +86,7 @@ fn fail_closed_webhooks_match_narrowly() {
             ("scale.policies.assent.dev", "Fail", 1),
             ("delete-default.policies.assent.dev", "Fail", 3),
             ("delete.policies.assent.dev", "Ignore", 2),
+            ("revisions.policies.assent.dev", "Fail", 3),
         ]
     );
     assert_eq!(conditions(&webhooks[0]), written);
@@ -104,7 +105,13 @@ fn fail_closed_webhooks_match_narrowly() {
             .as_array()
             .unwrap()
             .contains(&json!("DELETE"));
-        assert!(!deletes || rule["resources"] == json!(["policyservers"]));
+        let exempts = |c: &Value| c["name"] == "not-collected";
+        let exempts = webhook["matchConditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(exempts);
+        assert!(!deletes || exempts || rule["resources"] == json!(["policyservers"]));
     }
     let pods = &injector["webhooks"][0];
     assert_eq!(

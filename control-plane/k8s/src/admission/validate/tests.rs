@@ -368,3 +368,23 @@ fn scale_subresource_is_validated_too() {
     allowed(&scale("default", json!({}), json!({})), &[]);
     allowed(&scale("idle", json!({"replicas": 3}), json!({})), &[]);
 }
+
+#[test]
+fn revisions_are_written_by_nobody_else() {
+    let resource = Resource {
+        group: assent_api::GROUP.to_owned(),
+        resource: "policyrevisions".to_owned(),
+    };
+    for operation in [Operation::Create, Operation::Update, Operation::Delete] {
+        for sub_resource in ["", "status"] {
+            let request = Request {
+                operation,
+                resource: resource.clone(),
+                sub_resource: sub_resource.to_owned(),
+                ..Request::default()
+            };
+            let refusal = validate(&request, None, &options()).refusal.unwrap();
+            assert_eq!(refusal.code, 403);
+        }
+    }
+}
