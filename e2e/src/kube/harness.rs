@@ -372,13 +372,20 @@ pub fn no_privileged(name: &str, module: &str, exempt: &[&str]) -> Value {
 
 /// The rights that the chart gives the control plane, and no others.
 fn rights() -> String {
+    chart(&["rbac.yaml", "serviceaccount.yaml"])
+}
+
+/// Objects of the chart, by the names of their templates.
+pub fn chart(templates: &[&str]) -> String {
+    let show = templates
+        .iter()
+        .flat_map(|name| ["--show-only".to_owned(), format!("templates/{name}")]);
     let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/assent");
     let output = Command::new(tool("ASSENT_HELM"))
         .args(["template", "assent"])
         .arg(chart)
         .args(["--namespace", NAMESPACE])
-        .args(["--show-only", "templates/rbac.yaml"])
-        .args(["--show-only", "templates/serviceaccount.yaml"])
+        .args(show)
         .output()
         .expect("helm must start");
     assert!(

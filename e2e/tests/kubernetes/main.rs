@@ -16,6 +16,7 @@ mod manifests;
 mod many;
 mod replicas;
 mod restarts;
+mod revisions;
 mod sources;
 mod tenancy;
 mod trust;
