@@ -3,7 +3,7 @@
 //! Each change reports which decisions it [affects](Affected), so that work is proportional to the
 //! change. One malformed object affects only itself: it is kept with its error message.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use assent_core::{Digest, PolicyKey};
 
@@ -116,6 +116,17 @@ type Name = (String, String);
 /// One policy object: its key and its uid.
 type Owner = (PolicyKey, String);
 
+/// How many deleted objects are remembered. The response to a write is late by seconds, and far
+/// fewer objects are deleted in that time.
+const MAX_DELETED: usize = 4_096;
+
+/// Uids of objects that were deleted lately, in the order of their deletion.
+#[derive(Debug, Default)]
+struct Deleted {
+    uids: HashSet<String>,
+    order: VecDeque<String>,
+}
+
 /// The mirror.
 #[derive(Debug)]
 pub struct Objects<E> {
@@ -132,6 +143,7 @@ pub struct Objects<E> {
     policies_by_server: BTreeMap<String, BTreeSet<PolicyKey>>,
     seniority: Seniority,
     namespaces: BTreeMap<String, NamespaceObject>,
+    deleted: Deleted,
     listed: BTreeSet<Kind>,
 }
 
@@ -151,24 +163,35 @@ impl<E> Default for Objects<E> {
             policies_by_server: BTreeMap::new(),
             seniority: Seniority::default(),
             namespaces: BTreeMap::new(),
+            deleted: Deleted::default(),
             listed: BTreeSet::new(),
         }
     }
 }
 
 impl<E> Objects<E> {
-    /// Records a change and returns what it affects.
+    /// Records a change that a watch reported, and returns what it affects.
     pub fn apply(&mut self, change: Change<E>) -> Vec<Affected> {
         match change {
-            Change::Applied(object) => self.insert(object),
-            Change::Deleted(object) => self.remove(&object),
+            Change::Applied(object) => {
+                self.deleted.forget(&object.meta().uid);
+                self.insert(object)
+            }
+            Change::Deleted(object) => {
+                self.deleted.remember(&object.uid);
+                self.remove(&object)
+            }
             Change::Listed(kind, objects) => self.reset(kind, objects),
         }
     }
 
-    /// Inserts an object. A state older than the known one is ignored: a watch may lag behind
-    /// what a write returned.
+    /// Records an object that a read or a write returned. A state older than the known one is
+    /// ignored: a watch may lag behind. So is an object whose deletion a watch has reported:
+    /// the response may be late, and no watch would ever remove the object again.
     pub fn insert(&mut self, object: Object<E>) -> Vec<Affected> {
+        if self.deleted.contains(object.meta()) {
+            return Vec::new();
+        }
         match object {
             Object::Policy(policy) => self.insert_policy(*policy),
             Object::Server(server) => {
@@ -470,7 +493,7 @@ impl<E> Objects<E> {
         });
         let mut affected: Vec<Affected> = gone.collect();
         for object in objects {
-            affected.extend(self.insert(object));
+            affected.extend(self.apply(Change::Applied(object)));
         }
         self.listed.insert(kind);
         affected
@@ -498,6 +521,33 @@ impl<E> Objects<E> {
             Kind::Sets => self.sets.names().cloned().collect(),
             Kind::Services => self.services.names().cloned().collect(),
             Kind::Namespaces => self.namespaces.keys().map(without_namespace).collect(),
+        }
+    }
+}
+
+// === impl Deleted ===
+
+impl Deleted {
+    /// Where objects have no versions, an object may be created again with the same uid.
+    fn contains(&self, meta: &Meta) -> bool {
+        meta.resource_version.parse::<u64>().is_ok() && self.uids.contains(&meta.uid)
+    }
+
+    fn remember(&mut self, uid: &str) {
+        if uid.is_empty() || !self.uids.insert(uid.to_owned()) {
+            return;
+        }
+        self.order.push_back(uid.to_owned());
+        if self.order.len() > MAX_DELETED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.uids.remove(&oldest);
+        }
+    }
+
+    fn forget(&mut self, uid: &str) {
+        if self.uids.remove(uid) {
+            self.order.retain(|other| other != uid);
         }
     }
 }

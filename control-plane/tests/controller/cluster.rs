@@ -449,7 +449,10 @@ impl ClusterWorld {
                 Desired::Mutating(o) => (Kind::Mutating, serde_json::to_value(o).unwrap()),
             };
             let name = value["metadata"]["name"].as_str().unwrap().to_owned();
-            value["metadata"]["uid"] = uid(&format!("{kind:?} {name}")).into();
+            let existing = self.object(kind, &name);
+            let created = || uid(&format!("{kind:?} {name} {}", self.version)).into();
+            let uid = existing.map_or_else(created, |o| o["metadata"]["uid"].clone());
+            value["metadata"]["uid"] = uid;
             changes.extend(self.apply(kind, value));
             kinds.push(kind);
         }

@@ -265,7 +265,11 @@ impl<B: Backend> Controller<B> {
         self.in_flight(id).route = None;
         self.landed(id);
         for change in changes {
-            self.objects.apply(change);
+            match change {
+                // The response to a write, which may be older than what a watch has reported.
+                Change::Applied(object) => drop(self.objects.insert(object)),
+                other => drop(self.objects.apply(other)),
+            }
         }
     }
 

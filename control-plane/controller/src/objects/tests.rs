@@ -156,6 +156,66 @@ fn older_state_is_ignored() {
     assert_eq!(objects.server("s").unwrap().meta.uid, "2");
 }
 
+/// The response to a write or a list arrives after the watch has reported the deletion.
+#[test]
+fn late_response_does_not_restore_a_deleted_object() {
+    let mut objects = Objects::default();
+    objects.apply(Change::Applied(mk_server("a", "uid-1", 1)));
+    objects.apply(Change::Applied(mk_pod("a-0", "a", "set", "uid-2", 2)));
+    let gone = [
+        reference(Kind::Servers, "", "a", "uid-1"),
+        reference(Kind::Pods, "assent-system", "a-0", "uid-2"),
+    ];
+    for gone in gone {
+        objects.apply(Change::Deleted(gone));
+    }
+    assert_eq!(objects.insert(mk_server("a", "uid-1", 1)), []);
+    assert_eq!(objects.insert(mk_pod("a-0", "a", "set", "uid-2", 2)), []);
+    assert!(objects.server("a").is_none());
+    assert_eq!(objects.pods("a").count(), 0);
+    // Nor does it replace another object of that name.
+    objects.apply(Change::Applied(mk_server("a", "uid-3", 5)));
+    assert_eq!(objects.insert(mk_server("a", "uid-1", 4)), []);
+    assert_eq!(objects.server("a").unwrap().meta.uid, "uid-3");
+}
+
+/// A list that was older than the object removed it; the watch that follows is right.
+#[test]
+fn watch_restores_an_object_that_was_taken_for_deleted() {
+    let mut objects = Objects::default();
+    objects.apply(Change::Deleted(reference(Kind::Servers, "", "a", "uid-1")));
+    objects.apply(Change::Applied(mk_server("a", "uid-1", 1)));
+    assert!(objects.server("a").is_some());
+    assert_eq!(objects.insert(mk_server("a", "uid-1", 2)).len(), 1);
+}
+
+/// Standalone mode derives uids from names, and performs its own writes at once.
+#[test]
+fn object_without_a_version_can_be_created_again() {
+    let mut objects = Objects::<()>::default();
+    let mk = || {
+        let Object::Server(mut server) = mk_server("a", "a", 1) else {
+            panic!("it must be a server");
+        };
+        server.meta.resource_version.clear();
+        Object::Server(server)
+    };
+    objects.apply(Change::Applied(mk()));
+    objects.apply(Change::Deleted(reference(Kind::Servers, "", "a", "a")));
+    assert_eq!(objects.insert(mk()).len(), 1);
+}
+
+#[test]
+fn few_deleted_objects_are_remembered() {
+    let mut deleted = Deleted::default();
+    for number in 0..2 * MAX_DELETED {
+        deleted.remember(&number.to_string());
+    }
+    assert_eq!(deleted.uids.len(), MAX_DELETED);
+    assert_eq!(deleted.order.len(), MAX_DELETED);
+    assert!(!deleted.contains(&mk_meta("", "a", "0", 1)));
+}
+
 #[test]
 fn deletion_of_an_earlier_object_keeps_the_present_one() {
     let mut objects = Objects::default();
