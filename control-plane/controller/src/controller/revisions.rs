@@ -69,7 +69,7 @@ impl<B: Backend> Controller<B> {
     /// is created before the older one is removed.
     pub(super) fn routed_revision(&self, object: &PolicyObject) -> Option<RevisionId> {
         let own = self.objects.routes(&object.key);
-        let own = own.filter(|r| r.uid.as_deref() == Some(&object.meta.uid));
+        let own = own.filter(|r| r.belongs_to(&object.meta.uid));
         let named = own.filter_map(|route| self.named_by(object, route));
         named.max_by_key(RevisionId::generation)
     }

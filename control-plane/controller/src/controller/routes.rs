@@ -175,8 +175,9 @@ impl<B: Backend> Controller<B> {
         let uid = self.objects.policy(key).map(|p| p.meta.uid.as_str());
         let is_orphan = |route: &&RouteObject<B::Existing>| {
             let of = route.uid.as_deref();
+            let is_own = uid.is_some_and(|uid| route.belongs_to(uid));
             // A policy that is being deleted removes its own route when its rollout says so.
-            uid != of && !self.has_rollout(key, of)
+            !is_own && !self.has_rollout(key, of)
         };
         let orphans: Vec<_> = self
             .objects
@@ -275,7 +276,7 @@ impl<B: Backend> Controller<B> {
 
     fn is_routed_to(&self, id: &PolicyId, revision: &RevisionId) -> bool {
         let own = self.objects.routes(&id.key);
-        let mut own = own.filter(|r| r.uid.as_deref() == Some(&*id.uid));
+        let mut own = own.filter(|r| r.belongs_to(&id.uid));
         own.any(|r| r.revision.as_ref() == Some(revision))
     }
 

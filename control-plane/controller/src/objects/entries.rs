@@ -213,6 +213,18 @@ impl PolicyObject {
     }
 }
 
+// === impl RouteObject ===
+
+impl<E> RouteObject<E> {
+    /// Whether it is a route of the policy object with this uid. Somebody may have removed or
+    /// changed the recorded uid; the revision that a route points at names its beginning.
+    pub fn belongs_to(&self, uid: &str) -> bool {
+        let parts = self.revision.as_ref().and_then(RevisionId::parts);
+        let points_at_it = parts.is_some_and(|p| p.policy == self.key && uid.starts_with(&*p.uid8));
+        self.uid.as_deref() == Some(uid) || points_at_it
+    }
+}
+
 // === impl ServerObject ===
 
 impl ServerObject {

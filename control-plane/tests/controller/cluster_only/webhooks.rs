@@ -142,6 +142,22 @@ fn configuration_that_is_made_to_name_another_policy_is_repaired() {
 }
 
 #[test]
+fn configuration_without_its_annotations_is_repaired_by_the_next_process() {
+    let mut cluster = enforced();
+    let right = path(&cluster);
+    let name = webhook_name("a");
+    cluster.world.edit(Kind::Validating, &name, |object| {
+        object["metadata"]["annotations"] = serde_json::json!({});
+    });
+    let mut next = cluster.restart(true, &REPLICAS);
+    let id = next.id("a");
+    let rollout = next.controller.plane().rollout_of(&id).unwrap();
+    assert_eq!(rollout.active().map(|p| p.generation), Some(1));
+    assert_eq!(next.run(), ["repair a"]);
+    assert_eq!(path(&next), right);
+}
+
+#[test]
 fn failed_repair_is_retried() {
     let mut cluster = enforced();
     cluster.gone(Kind::Validating, &webhook_name("a"));
