@@ -225,8 +225,8 @@ impl<B: Backend> Controller<B> {
 
     /// Looks again for a revision of which nothing was known: its route or objects changed.
     pub(super) fn look_for_unknown(&mut self, now: Now, key: &PolicyKey) {
-        let ids = self.unknown.keys().filter(|id| id.key == *key);
-        let Some(id) = ids.cloned().next() else {
+        let mut ids = self.unknown.keys().filter(|id| id.key == *key);
+        let Some(id) = ids.next().cloned() else {
             return;
         };
         self.unknown.remove(&id);

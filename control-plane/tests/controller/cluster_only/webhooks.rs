@@ -220,7 +220,10 @@ fn newer_of_two_kinds_of_webhook_is_active() {
     let rollout = next.controller.plane().rollout_of(&id).unwrap();
     assert_eq!(rollout.active().map(|p| p.generation), Some(2));
     assert_eq!(next.run(), ["repair a"]);
-    assert_eq!(next.world.names(Kind::Validating), [name.clone()]);
+    assert_eq!(
+        next.world.names(Kind::Validating),
+        std::slice::from_ref(&name)
+    );
     assert_eq!(next.world.names(Kind::Mutating), [name]);
     assert_eq!(crate::world::World::routed(&next.world, "a"), Some(2));
 }

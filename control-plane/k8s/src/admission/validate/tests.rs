@@ -383,7 +383,9 @@ fn revisions_are_written_by_nobody_else() {
                 sub_resource: sub_resource.to_owned(),
                 ..Request::default()
             };
-            let refusal = validate(&request, None, &options()).refusal.unwrap();
+            let refusal = validate(&request, None, &options())
+                .refusal
+                .expect("it must be refused");
             assert_eq!(refusal.code, 403);
         }
     }
