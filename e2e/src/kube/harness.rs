@@ -377,6 +377,12 @@ fn rights() -> String {
 
 /// Objects of the chart, by the names of their templates.
 pub fn chart(templates: &[&str]) -> String {
+    chart_with(templates, &[])
+}
+
+/// As [`chart`], with values in the form of `helm --set`.
+pub fn chart_with(templates: &[&str], values: &[&str]) -> String {
+    let values = values.iter().flat_map(|value| ["--set", value]);
     let show = templates
         .iter()
         .flat_map(|name| ["--show-only".to_owned(), format!("templates/{name}")]);
@@ -385,6 +391,7 @@ pub fn chart(templates: &[&str]) -> String {
         .args(["template", "assent"])
         .arg(chart)
         .args(["--namespace", NAMESPACE])
+        .args(values)
         .args(show)
         .output()
         .expect("helm must start");

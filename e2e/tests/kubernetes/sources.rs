@@ -4,7 +4,7 @@
 use assent_e2e::{
     kube::{
         Harness,
-        harness::{condition, no_privileged},
+        harness::{chart_with, condition, no_privileged},
     },
     registry::{PASSWORD, USER},
     tls::write_certificates,
@@ -27,9 +27,16 @@ async fn apply(harness: &Harness, name: &str, module: &str, mut server: Value) {
 
 /// Waits until `Accepted` of the newest generation has this reason; returns its message.
 async fn accepted_message(harness: &Harness, name: &str, reason: &str) -> String {
+    accepted_message_with(harness, name, reason, "").await
+}
+
+/// As [`accepted_message`], with a part of the message: an earlier one may have the same reason.
+async fn accepted_message_with(harness: &Harness, name: &str, reason: &str, part: &str) -> String {
     let is = |object: &Value| {
         let accepted = condition(object, "Accepted");
+        let message = accepted["message"].as_str().unwrap_or_default();
         accepted["reason"] == reason
+            && message.contains(part)
             && accepted["observedGeneration"] == object["metadata"]["generation"]
     };
     let object = harness.kubectl.wait(&["cap", name], reason, is).await;
@@ -117,10 +124,19 @@ async fn registries_may_have_their_own_ca_and_credentials() {
     pull_secret(&harness, "wrong", &closed_host, "passw0rt").await;
     pull_secret(&harness, "right", &closed_host, PASSWORD).await;
     let with = |secret: &str| json!({"sources": inline(&closed_host), "imagePullSecret": secret});
+
+    // The control plane reads no Secret that its operator did not name.
+    apply(&harness, "private", &module, with("right")).await;
+    accepted_message_with(&harness, "private", "PullError", "registrySecrets").await;
+    let named = chart_with(&["rbac.yaml"], &["registrySecrets={right,wrong}"]);
+    harness.system.apply(&named).await;
     apply(&harness, "denied", &module, with("wrong")).await;
     let said = accepted_message(&harness, "denied", "PullError").await;
     assert!(!said.contains("passw0rt"), "{said}");
-    apply(&harness, "private", &module, with("right")).await;
+    // An edit of the PolicyServer reconsiders its policies at once.
+    let mut right = with("right");
+    right["labels"] = json!({"team": "a"});
+    apply(&harness, "private", &module, right).await;
     accepted_message(&harness, "private", "Accepted").await;
     let log = harness.planes[0].log();
     assert!(!log.contains("passw0rt") && !log.contains(PASSWORD));
