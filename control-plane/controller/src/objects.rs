@@ -120,7 +120,7 @@ type Owner = (PolicyKey, String);
 /// fewer objects are deleted in that time.
 const MAX_DELETED: usize = 4_096;
 
-/// Uids of objects that were deleted lately, in the order of their deletion.
+/// Uids of objects that were deleted recently, in the order of their deletion.
 #[derive(Debug, Default)]
 struct Deleted {
     uids: HashSet<String>,

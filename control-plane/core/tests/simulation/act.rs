@@ -341,7 +341,7 @@ impl World {
             let up = self.clients[who].refuse(nonce);
             self.note(|| format!("client {who} refuses {nonce}"));
             self.send_up(id, up);
-            // Whoever took nothing asks anew, if nothing newer comes before.
+            // A client that took nothing asks again, unless something newer comes first.
             let after = self.rng.millis(2_000, 8_000);
             self.after(after, Happening::ClientCloses { link: id });
             return Ok(());

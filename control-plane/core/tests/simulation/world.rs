@@ -173,7 +173,7 @@ pub(crate) struct History {
     pub(crate) contents: BTreeSet<(RevisionId, Digest)>,
     /// Clients that may lack a webhook's path: they were not there, or not counted.
     pub(crate) excused: BTreeSet<(usize, RevisionId)>,
-    /// Paths that a webhook named lately.
+    /// Paths that a webhook named recently.
     pub(crate) asked: BTreeMap<RevisionId, Millis>,
     pub(crate) flips: usize,
     pub(crate) restarts: usize,

@@ -63,7 +63,7 @@ fn series_of_a_removed_server_go_and_stay_away() {
     old.closed();
     assert!(!exposition(&metrics).contains("gone"));
 
-    // One of the same name begins anew, whatever late streams of the old one do.
+    // A server of the same name starts from zero, whatever late streams of the old one do.
     let new = metrics.server("gone");
     old.closed();
     new.opened();
