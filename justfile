@@ -66,7 +66,7 @@ test *filter: freshen
     # Tests of real processes start the programs in the target directory and mostly wait for them: hence twice as many
     # tests in parallel as there are cores.
     cargo build --quiet --locked --workspace --bins
-    eval "$(scripts/tools --env grpcurl helm opa promtool prometheus registry etcd kube-apiserver kube-controller-manager kubectl)" && RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) * 2))}" cargo test --quiet --locked --workspace -- {{ filter }}
+    eval "$(scripts/tools --env grpcurl helm opa opa-cases promtool prometheus registry etcd kube-apiserver kube-controller-manager kubectl envoy)" && RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) * 2))}" cargo test --quiet --locked --workspace -- {{ filter }}
 
 # tests on a real Kubernetes cluster with nodes; needs root
 test-cluster *filter: freshen
@@ -90,4 +90,4 @@ demo:
 
 # benchmarks; run them on an idle machine
 bench *arguments: freshen
-    cargo run --release --locked --package assent-bench -- {{ arguments }}
+    {{ if arguments =~ '^text' { 'eval "$(scripts/tools --env opa)" && ' } else { '' } }}cargo run --release --locked --package assent-bench -- {{ arguments }}

@@ -50,6 +50,57 @@ REQUEST = {
 REVIEW = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": REQUEST}
 
 
+# Calls of Envoy: a frame of gRPC with a CheckRequest.
+
+
+def field(number, content):
+    """A field of protobuf with a length."""
+    if isinstance(content, str):
+        content = content.encode()
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def varint(number):
+    out = b""
+    while number > 0x7F:
+        out += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return out + bytes([number])
+
+
+def call(path="/", headers=(), body=b"", raw=b""):
+    http = field(2, "GET") + field(4, path) + field(5, "example.com") + field(11, body) + field(12, raw)
+    for name, value in headers:
+        http += field(3, field(1, name) + field(2, value))
+    message = field(1, field(4, field(2, http)))
+    return b"\0" + struct.pack(">I", len(message)) + message
+
+
+def checks():
+    kind = [("content-type", "application/json")]
+    valid = call("/a/%C3%BC?b=c&b=%zz", [("x", "\u00fc")])
+    put("check", "valid-get", valid)
+    put("check", "valid-json", call(headers=kind, body=b'{"a":[1e999]}'))
+    put("check", "valid-raw-json", call(headers=kind, raw=b"[]"))
+    put("check", "valid-form", call(headers=[("content-type", "application/x-www-form-urlencoded")], body=b"a=1&a=2"))
+    multipart = [("content-type", "multipart/form-data; boundary=x")]
+    part = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--x--\r\n'
+    put("check", "valid-multipart", call(headers=multipart, body=part))
+    put("check", "multipart-cut", call(headers=multipart, body=part[:30]))
+    put("check", "empty", b"")
+    put("check", "truncated", valid[: len(valid) * 2 // 3])
+    put("check", "trailing", valid + b"x")
+    put("check", "compressed", b"\1" + valid[1:])
+    put("check", "garbage", bytes(range(256)))
+    put("check", "huge-length", b"\0\xff\xff\xff\xff" + valid[5:])
+    put("check", "no-http", b"\0\0\0\0\2" + field(1, b""))
+    put("check", "bad-utf8", call(headers=[("x", b"\xff")]))
+    put("check", "nul-in-path", call("/a%00"))
+    put("check", "cut-escape", call("/a%2"))
+    put("check", "deep-json", call(headers=kind, body=b"[" * 1000 + b"]" * 1000))
+    put("check", "cut-json", call(headers=kind, body=b'{"a"'))
+
+
 def reviews():
     valid = json.dumps(REVIEW, ensure_ascii=False)
     texts("review", valid, ["request", "apiVersion"])
@@ -331,6 +382,7 @@ def sets():
 
 
 if __name__ == "__main__":
+    checks()
     reviews()
     modules()
     answers()

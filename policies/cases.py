@@ -16,9 +16,12 @@ HERE = pathlib.Path(__file__).parent
 FORMS = {"*/tests/*.json": ({"name", "settings", "request", "expect"}, "allowed", {"message_contains", "patched"}),
          "*/tests/settings/*.json": ({"name", "settings", "expect"}, "valid", {"message_contains"})}
 
+# What policies that read other objects find: the objects, and whether access reviews are answered with yes.
+CONTEXT = {"objects", "allowAllAccess"}
+
 
 def form_error(case, fields, verdict, optional):
-    if set(case) != fields:
+    if set(case) - CONTEXT != fields:
         return f"has the fields {sorted(case)}, not {sorted(fields)}"
     expect = case["expect"]
     if not isinstance(expect.get(verdict), bool) or not set(expect) <= {verdict} | optional:
@@ -47,6 +50,13 @@ def require_owner(opa, case):
     return answer["allowed"], answer.get("status", {}).get("message", "")
 
 
+def jwt_claims(opa, case):
+    """The result in the form of OPA's Envoy plugin: allowed, body."""
+    source = HERE / "jwt-claims/src/policy.rego"
+    answer = evaluate(opa, source, "data.jwt_claims.decision", case["settings"], case["request"])
+    return answer["allowed"], answer.get("body", "")
+
+
 def allowed_repos(opa, case):
     """The verdict in Gatekeeper form: a list of violations."""
     source = HERE / "allowed-repos/src/policy.rego"
@@ -55,8 +65,44 @@ def allowed_repos(opa, case):
     return not violations, "; ".join(violation["msg"] for violation in violations)
 
 
+def objects(case, api_version, kind):
+    return [o for o in case["objects"] if (o["apiVersion"], o["kind"]) == (api_version, kind)]
+
+
+def known_runtime_class(opa, case):
+    """Objects as `data.kubernetes`."""
+    source = HERE / "known-runtime-class/src/policy.rego"
+    classes = {o["metadata"]["name"]: o for o in objects(case, "node.k8s.io/v1", "RuntimeClass")}
+    data = case["settings"] | {"kubernetes": {"runtimeclasses": classes}}
+    answer = evaluate(opa, source, "data.known_runtime_class.main", data, {"request": case["request"]})["response"]
+    return answer["allowed"], answer.get("status", {}).get("message", "")
+
+
+def unique_label(opa, case):
+    """Objects as `data.inventory`."""
+    source = HERE / "unique-label/src/policy.rego"
+    namespaces = {}
+    for service in objects(case, "v1", "Service"):
+        kinds = namespaces.setdefault(service["metadata"]["namespace"], {"v1": {"Service": {}}})
+        kinds["v1"]["Service"][service["metadata"]["name"]] = service
+    data = {"inventory": {"cluster": {}, "namespace": namespaces}}
+    document = {"parameters": case["settings"], "review": case["request"]}
+    violations = evaluate(opa, source, "data.unique_label.violation", data, document)
+    return not violations, "; ".join(violation["msg"] for violation in violations)
+
+
+def cluster_placement(opa, case):
+    """The verdict in placement form: errors and annotations."""
+    source = HERE / "cluster-placement/src/policy.rego"
+    clusters = {o["metadata"]["name"]: o for o in objects(case, "fleet.example.com/v1", "Cluster")}
+    data = case["settings"] | {"kubernetes": {"clusters": clusters}}
+    answer = evaluate(opa, source, "data.cluster_placement.main", data, {"request": case["request"]})
+    return not answer["errors"], "; ".join(answer["errors"])
+
+
 def main(opa):
-    judges = {"require-owner": require_owner, "allowed-repos": allowed_repos}
+    judges = {"require-owner": require_owner, "allowed-repos": allowed_repos, "jwt-claims": jwt_claims,
+              "known-runtime-class": known_runtime_class, "unique-label": unique_label, "cluster-placement": cluster_placement}
     errors, seen, judged = [], 0, 0
     for pattern, form in FORMS.items():
         for path in sorted(HERE.glob(pattern)):

@@ -23,6 +23,59 @@ pub mod assent {
     }
 }
 
+/// The parts of Envoy's API that evaluators and the control plane speak. The crate `envoy-types` has all of it, which is
+/// eight megabytes of generated code.
+pub mod envoy {
+    /// `envoy.admin`.
+    pub mod admin {
+        /// `envoy.admin.v3`: what clients have done with resources.
+        pub mod v3 {
+            tonic::include_proto!("envoy.admin.v3");
+        }
+    }
+    /// `envoy.config`.
+    pub mod config {
+        /// `envoy.config.core`.
+        pub mod core {
+            /// `envoy.config.core.v3`: addresses, headers, metadata.
+            pub mod v3 {
+                tonic::include_proto!("envoy.config.core.v3");
+            }
+        }
+    }
+    /// `envoy.type`.
+    pub mod r#type {
+        /// `envoy.type.v3`: status codes.
+        pub mod v3 {
+            tonic::include_proto!("envoy.r#type.v3");
+        }
+        /// `envoy.type.matcher`.
+        pub mod matcher {
+            /// `envoy.type.matcher.v3`: which nodes a request asks for.
+            pub mod v3 {
+                tonic::include_proto!("envoy.r#type.matcher.v3");
+            }
+        }
+    }
+    /// `envoy.service`.
+    pub mod service {
+        /// `envoy.service.auth`.
+        pub mod auth {
+            /// `envoy.service.auth.v3`: external authorization.
+            pub mod v3 {
+                tonic::include_proto!("envoy.service.auth.v3");
+            }
+        }
+        /// `envoy.service.status`.
+        pub mod status {
+            /// `envoy.service.status.v3`: the discovery state for tools of xDS.
+            pub mod v3 {
+                tonic::include_proto!("envoy.service.status.v3");
+            }
+        }
+    }
+}
+
 pub use assent::discovery::v1;
 
 /// Serialised file descriptors of every service, for gRPC reflection.

@@ -15,11 +15,12 @@ mod guests;
 mod lines;
 mod loading;
 mod measure;
+mod module_store;
 mod plane;
 mod process;
 mod raw;
-mod shelf;
 mod swap;
+pub(crate) mod text;
 mod throughput;
 pub(crate) mod under_test;
 

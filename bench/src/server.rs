@@ -10,10 +10,10 @@ use std::{
 
 use anyhow::Context as _;
 use assent_core::{
-    Digest, Millis, Mode, Policy, PolicyKey, Route, RouteState, Snapshot, Version,
+    Digest, Millis, Policy, PolicyKey, Route, RouteState, Snapshot, Version,
     coalesce::Coalescer,
     fleet::{CountedReplicas, Fleet},
-    policy::{Content, Limits},
+    policy::Content,
 };
 use assent_grpc::{
     ControlPlane, Discovery, Hub, Options, Services, StreamEvent,
@@ -82,7 +82,7 @@ pub(crate) enum Order {
 /// What the server answers.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Done {
-    /// The publishing call alone; the longest, where there were several.
+    /// The publishing call alone; the longest if there were several.
     pub(crate) publish_us: u64,
     /// From publishing to the last acknowledgement; in a burst from the last change on.
     pub(crate) applied_us: u64,
@@ -313,20 +313,13 @@ pub(crate) fn mk_policy(n: usize, generation: i64) -> Arc<Policy> {
 }
 
 fn mk_policy_of(n: usize, generation: i64, module: Digest, size: u64) -> Arc<Policy> {
-    let content = Content {
-        module_digest: module,
-        abi: "wapc".into(),
-        settings_json: format!("{{\"generation\":{generation}}}")
+    let content = Content::new(
+        module,
+        "wapc",
+        format!("{{\"generation\":{generation}}}")
             .into_bytes()
             .into(),
-        mode: Mode::Protect,
-        mutating: false,
-        limits: Limits::default(),
-        context_resources: Vec::new(),
-        host_capabilities: Vec::new(),
-        message: String::new(),
-        entrypoint: String::new(),
-    };
+    );
     let key = PolicyKey::cluster(&format!("policy-{n}"));
     Arc::new(Policy::new(
         key,

@@ -1,83 +1,49 @@
 //! A client of a running control plane.
 
-use std::{
-    ffi::OsString,
-    net::IpAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use anyhow::{Context as _, bail};
-use assent_control_plane::standalone::token;
 use assent_proto::v1::{
-    ClientStatusRequest, ClientStatusResponse, PolicyStatus, ReplicaStatus,
-    client_status_service_client::ClientStatusServiceClient,
+    ClientStatusRequest, ClientStatusResponse, CollectionStatus, ListPolicyServersRequest,
+    PolicyStatus, ReplicaStatus, client_status_service_client::ClientStatusServiceClient,
     rollout_service_client::RolloutServiceClient,
 };
-use http::Uri;
 use tonic::{
     Code, Request, Status, Streaming,
     metadata::{Ascii, MetadataValue},
     service::{Interceptor, interceptor::InterceptedService},
-    transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
+    transport::{Channel, Endpoint},
 };
 
-/// Which control plane to query, and with which credentials.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct ServerArgs {
-    /// Discovery address of the control plane
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "ASSENT_SERVER",
-        default_value = "http://127.0.0.1:15010",
-        help_heading = "Control plane"
-    )]
-    server: Uri,
+#[cfg(feature = "cluster")]
+mod cluster;
+mod direct;
+mod target;
 
-    /// PEM file with the CA of the control plane; needed for https://
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "ASSENT_CA",
-        help_heading = "Control plane"
-    )]
-    ca: Option<PathBuf>,
+pub(crate) use target::ServerArgs;
 
-    /// Name in the control plane's certificate, if it differs from the URL (port forwarding)
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "ASSENT_TLS_NAME",
-        help_heading = "Control plane"
-    )]
-    tls_name: Option<String>,
-
-    /// File with the bearer token
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "ASSENT_TOKEN_FILE",
-        help_heading = "Control plane"
-    )]
-    token_file: Option<PathBuf>,
-
-    /// PolicyServer to query
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "ASSENT_POLICY_SERVER",
-        default_value = "default",
-        help_heading = "Control plane"
-    )]
-    pub(crate) policy_server: String,
-}
-
-/// An open connection.
+/// An open connection. Clones share it.
+#[derive(Clone)]
 pub(crate) struct Client {
     channel: InterceptedService<Channel, Token>,
-    server: Uri,
-    policy_server: String,
+    origin: Origin,
+    /// The only PolicyServer to query; all if absent.
+    policy_server: Option<String>,
+}
+
+/// Where a control plane was found, for messages.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    /// At this address.
+    Url(String),
+    /// In a cluster.
+    #[cfg(feature = "cluster")]
+    Cluster {
+        /// The context of the kubeconfig.
+        context: String,
+        /// The leader's pod.
+        pod: String,
+    },
 }
 
 /// Adds the bearer token to every call.
@@ -87,9 +53,11 @@ pub(crate) struct Token(Option<MetadataValue<Ascii>>);
 /// All pages of a response.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
+    pub(crate) policy_server: String,
     pub(crate) version: String,
     pub(crate) policies: Vec<PolicyStatus>,
     pub(crate) replicas: Vec<ReplicaStatus>,
+    pub(crate) collections: Vec<CollectionStatus>,
 }
 
 /// A host that is down does not answer at all.
@@ -104,92 +72,67 @@ const MAX_ANSWER: usize = 64 << 20;
 /// Replicas per page: the maximum of the protocol.
 const PAGE: u32 = 1_000;
 
-// === impl ServerArgs ===
-
-impl ServerArgs {
-    pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
-        let token = self.token()?;
-        let endpoint = self.endpoint()?;
-        let channel = endpoint
-            .connect()
-            .await
-            .map_err(|error| self.unreachable(&error))?;
-        Ok(Client {
-            channel: InterceptedService::new(channel, token),
-            server: self.server.clone(),
-            policy_server: self.policy_server.clone(),
-        })
-    }
-
-    fn endpoint(&self) -> anyhow::Result<Endpoint> {
-        let Self { server, .. } = self;
-        let endpoint = Endpoint::from(server.clone())
-            .connect_timeout(CONNECT)
-            // Detects a control plane that vanished while a rollout is being watched.
-            .http2_keep_alive_interval(Duration::from_secs(15))
-            .keep_alive_timeout(Duration::from_secs(10))
-            .user_agent(concat!("assent/", env!("CARGO_PKG_VERSION")))?;
-        match server.scheme_str() {
-            Some("http") => Ok(endpoint),
-            Some("https") => {
-                let tls = self.tls()?;
-                endpoint
-                    .tls_config(tls)
-                    .context("failed to set up TLS: check --ca and --tls-name")
-            }
-            _ => bail!(
-                "--server {server} is not the URL of a control plane; use http://HOST:PORT or https://HOST:PORT"
-            ),
-        }
-    }
-
-    fn tls(&self) -> anyhow::Result<ClientTlsConfig> {
-        let Some(path) = &self.ca else {
-            bail!(
-                "{} needs --ca FILE: the certificate authority of the control plane",
-                self.server
-            );
-        };
-        let pem = std::fs::read(path);
-        let pem = pem.with_context(|| format!("failed to read --ca {}", path.display()))?;
-        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
-        Ok(match &self.tls_name {
-            Some(name) => tls.domain_name(name),
-            None => tls,
-        })
-    }
-
-    fn token(&self) -> anyhow::Result<Token> {
-        let local = || local_token_file(&self.server, std::env::var_os("ASSENT_STATE"));
-        let Some(path) = self.token_file.clone().or_else(local) else {
-            return Ok(Token(None));
-        };
-        let text = std::fs::read_to_string(&path);
-        let text =
-            text.with_context(|| format!("failed to read --token-file {}", path.display()))?;
-        let parsed = format!("Bearer {}", text.trim()).parse();
-        let mut value: MetadataValue<Ascii> = parsed.ok().with_context(|| {
-            format!(
-                "failed to use the token in {}: it is not one line of text",
-                path.display()
-            )
-        })?;
-        value.set_sensitive(true);
-        Ok(Token(Some(value)))
-    }
-
-    fn unreachable(&self, error: &tonic::transport::Error) -> anyhow::Error {
-        anyhow::anyhow!(
-            "failed to connect to {}: {}; start a control plane with `assent up`, or specify one with --server URL (or ASSENT_SERVER)",
-            shown(&self.server),
-            root(error)
-        )
-    }
-}
+/// The PolicyServer of a control plane that cannot list them.
+const DEFAULT_SERVER: &str = "default";
 
 // === impl Client ===
 
 impl Client {
+    fn new(channel: Channel, token: Token, origin: Origin, policy_server: Option<String>) -> Self {
+        Self {
+            channel: InterceptedService::new(channel, token),
+            origin,
+            policy_server,
+        }
+    }
+
+    /// The PolicyServers to query, in order.
+    pub(crate) async fn servers(&self) -> anyhow::Result<Vec<String>> {
+        if let Some(server) = &self.policy_server {
+            return Ok(vec![server.clone()]);
+        }
+        let mut statuses = self.statuses();
+        let listed = statuses.list_policy_servers(ListPolicyServersRequest {});
+        match self.call(listed).await {
+            Ok(answer) => Ok(answer.policy_servers),
+            // A control plane that is older than this call.
+            Err(status) if status.code() == Code::Unimplemented => {
+                Ok(vec![DEFAULT_SERVER.to_owned()])
+            }
+            Err(status) => Err(self.failed(&status)),
+        }
+    }
+
+    /// One policy with all replicas of its PolicyServer; `None` if no server has it.
+    pub(crate) async fn find(&self, policy: &str) -> anyhow::Result<Option<Answer>> {
+        for server in self.servers().await? {
+            let answer = self.everything(&server, policy, Vec::new()).await?;
+            if answer.policies.iter().any(|found| found.policy == policy) {
+                return Ok(Some(answer));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The PolicyServer of a policy; the first one if none has it.
+    pub(crate) async fn server_of(&self, policy: &str) -> anyhow::Result<String> {
+        let servers = self.servers().await?;
+        let first = servers.first().cloned();
+        if servers.len() > 1 {
+            for server in servers {
+                let request = ClientStatusRequest {
+                    policy: policy.to_owned(),
+                    ..request(&server, 1)
+                };
+                let found = self.fetch(request).await?.policies;
+                if found.iter().any(|found| found.policy == policy) {
+                    return Ok(server);
+                }
+            }
+        }
+        Ok(first.unwrap_or_else(|| DEFAULT_SERVER.to_owned()))
+    }
+
     pub(crate) fn rollouts(&self) -> RolloutServiceClient<InterceptedService<Channel, Token>> {
         RolloutServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER)
     }
@@ -208,12 +151,11 @@ impl Client {
         Ok(answered.map_err(late)??.into_inner())
     }
 
-    /// Fetches the policies, without replicas.
-    pub(crate) async fn policies(&self) -> anyhow::Result<Answer> {
+    /// Fetches the policies of a PolicyServer, without replicas.
+    pub(crate) async fn policies(&self, server: &str) -> anyhow::Result<Answer> {
         // All policies are on the first page; the smallest page has one replica.
-        let request = self.request(1);
-        let page = self.fetch(request).await?;
-        let mut answer = Answer::default();
+        let page = self.fetch(request(server, 1)).await?;
+        let mut answer = Answer::of(server);
         answer.add(page);
         Ok(answer)
     }
@@ -221,10 +163,11 @@ impl Client {
     /// Fetches all replicas, and one policy, or all policies if `policy` is empty.
     pub(crate) async fn everything(
         &self,
+        server: &str,
         policy: &str,
         states: Vec<i32>,
     ) -> anyhow::Result<Answer> {
-        let mut answer = Answer::default();
+        let mut answer = Answer::of(server);
         let mut token = String::new();
         loop {
             let page = self
@@ -232,7 +175,7 @@ impl Client {
                     policy: policy.to_owned(),
                     states: states.clone(),
                     page_token: token.clone(),
-                    ..self.request(PAGE)
+                    ..request(server, PAGE)
                 })
                 .await?;
             let next = page.next_page_token.clone();
@@ -252,12 +195,21 @@ impl Client {
     /// Streams the state of one policy at each change.
     pub(crate) async fn follow(
         &self,
+        server: &str,
         policy: &str,
     ) -> Result<Streaming<ClientStatusResponse>, Status> {
         let request = ClientStatusRequest {
             policy: policy.to_owned(),
-            ..self.request(1)
+            ..request(server, 1)
         };
+        self.stream(request).await
+    }
+
+    /// Streams the response to a request at each change.
+    pub(crate) async fn stream(
+        &self,
+        request: ClientStatusRequest,
+    ) -> Result<Streaming<ClientStatusResponse>, Status> {
         let mut statuses = self.statuses();
         self.call(statuses.stream_client_status(request)).await
     }
@@ -268,38 +220,15 @@ impl Client {
         answered.map_err(|status| self.failed(&status))
     }
 
-    fn request(&self, page_size: u32) -> ClientStatusRequest {
-        ClientStatusRequest {
-            policy_server: self.policy_server.clone(),
-            page_size,
-            ..ClientStatusRequest::default()
-        }
-    }
-
     /// Describes a failed call and suggests what to do.
     pub(crate) fn failed(&self, status: &Status) -> anyhow::Error {
-        let leader = status
-            .metadata()
-            .get(LEADER)
-            .and_then(|value| value.to_str().ok());
-        let advice = match (status.code(), leader) {
-            (Code::Unauthenticated, _) => "; pass a token with --token-file FILE \
-                 (`assent up` keeps one in the file `token` of its state directory)"
-                .to_owned(),
-            (Code::PermissionDenied, _) => {
-                "; use a token with access to policyservers/discovery".to_owned()
-            }
-            (Code::NotFound, _) => "; specify the PolicyServer with --policy-server".to_owned(),
-            (Code::Unimplemented, _) => {
-                "; check that this is the discovery address of a control plane".to_owned()
-            }
-            (Code::Unavailable, Some(leader)) => format!("; use the leader: --server {leader}"),
-            _ => String::new(),
-        };
+        let leader = status.metadata().get(LEADER);
+        let leader = leader.and_then(|value| value.to_str().ok());
         anyhow::anyhow!(
-            "failed to query {}: {}{advice}",
-            shown(&self.server),
-            status.message()
+            "failed to query {}: {}{}",
+            self.origin,
+            status.message(),
+            self.origin.advice(status.code(), leader)
         )
     }
 }
@@ -310,14 +239,78 @@ const LEADER: &str = "assent-leader";
 // === impl Answer ===
 
 impl Answer {
+    fn of(policy_server: &str) -> Self {
+        Self {
+            policy_server: policy_server.to_owned(),
+            ..Self::default()
+        }
+    }
+
     fn add(&mut self, page: ClientStatusResponse) {
         self.version = page.version_info;
         self.policies.extend(page.policies);
         self.replicas.extend(page.replicas);
+        self.collections.extend(page.collections);
+    }
+}
+
+// === impl Origin ===
+
+impl Origin {
+    /// What to do about a failed call.
+    fn advice(&self, code: Code, leader: Option<&str>) -> String {
+        match (code, leader) {
+            (Code::NotFound, _) => "; specify the PolicyServer with --policy-server".to_owned(),
+            #[cfg(feature = "cluster")]
+            (Code::Unauthenticated | Code::PermissionDenied, _)
+                if matches!(self, Self::Cluster { .. }) =>
+            {
+                "; check that the ServiceAccount assent-viewer has its ClusterRoleBinding: upgrade the chart with roles.create=true"
+                    .to_owned()
+            }
+            (Code::Unauthenticated, _) => "; pass a token with --token-file FILE \
+                 (`assent up` keeps one in the file `token` of its state directory)"
+                .to_owned(),
+            (Code::PermissionDenied, _) => {
+                "; use a token with access to policyservers/discovery".to_owned()
+            }
+            (Code::Unimplemented, _) => {
+                "; check that this is the discovery address of a control plane".to_owned()
+            }
+            (Code::Unavailable, Some(leader)) => match self {
+                Self::Url(_) => format!("; use the leader: --server {leader}"),
+                #[cfg(feature = "cluster")]
+                Self::Cluster { .. } => "; the leader changes: try again".to_owned(),
+            },
+            _ => String::new(),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url(url) => f.write_str(url),
+            #[cfg(feature = "cluster")]
+            Self::Cluster { context, pod } => write!(f, "the pod {pod} of the cluster {context}"),
+        }
     }
 }
 
 // === impl Token ===
+
+impl Token {
+    fn none() -> Self {
+        Self(None)
+    }
+
+    /// `None` if the text cannot be a token.
+    fn new(token: &str) -> Option<Self> {
+        let mut value: MetadataValue<Ascii> = format!("Bearer {token}").parse().ok()?;
+        value.set_sensitive(true);
+        Some(Self(Some(value)))
+    }
+}
 
 impl Interceptor for Token {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
@@ -340,9 +333,23 @@ pub(crate) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> an
         .block_on(future)
 }
 
-/// The URL without the slash of an empty path.
-fn shown(server: &Uri) -> String {
-    server.to_string().trim_end_matches('/').to_owned()
+/// Time limits and the name of this program, for every connection.
+fn prepare(endpoint: Endpoint) -> anyhow::Result<Endpoint> {
+    Ok(endpoint
+        .connect_timeout(CONNECT)
+        // Detects a control plane that vanished while something is being watched.
+        .http2_keep_alive_interval(Duration::from_secs(15))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .user_agent(concat!("assent/", env!("CARGO_PKG_VERSION")))?)
+}
+
+/// A request for everything of a PolicyServer.
+pub(crate) fn request(server: &str, page_size: u32) -> ClientStatusRequest {
+    ClientStatusRequest {
+        policy_server: server.to_owned(),
+        page_size,
+        ..ClientStatusRequest::default()
+    }
 }
 
 /// The innermost cause. The errors around it only say "transport error".
@@ -352,18 +359,4 @@ fn root(error: &dyn std::error::Error) -> String {
         error = source;
     }
     error.to_string()
-}
-
-/// The token that an `assent up` of this machine has made, if there is one.
-fn local_token_file(server: &Uri, state: Option<OsString>) -> Option<PathBuf> {
-    let host = server.host()?.trim_matches(['[', ']']);
-    let is_local = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-    if !is_local {
-        return None;
-    }
-    let in_state = state.map(|state| token::in_state(Path::new(&state)));
-    let of_user = token::of_user(server.port_u16()?);
-    let mut files = in_state.into_iter().chain(of_user);
-    // One of another user is of no use, and not needed for looking at policies.
-    files.find(|file| std::fs::File::open(file).is_ok())
 }

@@ -8,11 +8,11 @@ use assent_wasm::{InspectError, Inspection, Metadata, PolicyType};
 use serde::Serialize;
 
 use crate::{
+    evaluate::default_capabilities,
     exit::Exit,
     module::{Loaded, ModuleArgs},
     out::{self, OutputArgs, clean, clean_lines},
     progress::{self, Progress},
-    run::default_capabilities,
     up,
 };
 
@@ -23,7 +23,8 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Module (a .wasm file, sha256:<digest> with --store, registry://, https:// or file://) or manifest
+    /// Module (a .wasm file, sha256:<digest> with --store, registry://, https:// or file://), text (.rego,
+    /// .cel.yaml) or manifest
     #[arg(value_name = "MODULE|MANIFEST")]
     module: String,
 
@@ -168,6 +169,9 @@ impl Findings {
             None => line("loads", "yes"),
             Some(problem) => line("loads", &format!("no: {}", clean_lines(problem))),
         }
+        if let Some(origin) = self.metadata.as_ref().and_then(assent_text::origin) {
+            let _ = writeln!(text, "\n{}", clean_lines(origin.text.trim_end()));
+        }
         text
     }
 }
@@ -183,6 +187,7 @@ fn request(loaded: &Loaded) -> VetRequest {
     VetRequest {
         entrypoint: policy.entrypoint.clone(),
         mutating: policy.mutating,
+        check: policy.requests.is_some(),
         granted_capabilities: default_capabilities(loaded),
         artefact: false,
         ..VetRequest::new(String::from_utf8_lossy(&policy.settings))
@@ -198,6 +203,16 @@ fn describe(metadata: &Metadata, line: &mut impl FnMut(&str, &str)) {
         let key = format!("io.kubewarden.policy.{key}");
         if let Some(value) = metadata.annotations.get(&key) {
             line(name, value);
+        }
+    }
+    if let Some(origin) = assent_text::origin(metadata) {
+        line(
+            "language",
+            &format!("{} ({})", origin.language, origin.interpreter),
+        );
+        line("text", &origin.digest);
+        if let Some(rule) = &origin.entrypoint {
+            line("rule", rule);
         }
     }
     line("mutating", yes_no(metadata.mutating));

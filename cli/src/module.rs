@@ -11,7 +11,10 @@ use assent_api::Parsed;
 use assent_core::Digest;
 use assent_evaluator::RegistryAccess;
 use assent_modules::store::Store;
-use assent_oci::{AddressPolicy, Auth, Files, ModuleUrl, Puller, Sources};
+use assent_oci::{
+    AddressPolicy, Auth, Files, Images, ModuleUrl, Pulled, Puller, Pusher, Sources, verify::Keys,
+};
+use assent_text::{Language, Text};
 use assent_wasm::MAX_MODULE_BYTES;
 use bytes::Bytes;
 
@@ -67,10 +70,15 @@ impl ModuleArgs {
             return Ok(Loaded::module(self.stored(digest)?, name));
         }
         if name.contains("://") {
-            let bytes = self.pull(name, Path::new("")).await?;
+            let bytes = self.pull(name, Path::new(""), "").await?;
             return Ok(Loaded::module(bytes, name));
         }
         let path = Path::new(name);
+        if Language::of_file(name).is_some() {
+            let text = Text::from_file(name, crate::build::read_text(path)?);
+            let text = text.context("failed to find the language of the text")?;
+            return Ok(Loaded::module(crate::build::module(text)?.into(), name));
+        }
         let bytes = read_file(path)?;
         if bytes.starts_with(MAGIC) {
             return Ok(Loaded::module(bytes, name));
@@ -85,18 +93,18 @@ impl ModuleArgs {
         let text = std::str::from_utf8(bytes).ok().filter(|_| known);
         let Some(text) = text else {
             bail!(
-                "{} is neither a WebAssembly module nor a policy manifest (.yaml, .yml, .json)",
+                "{} is neither a WebAssembly module, nor a text (.rego, .cel.yaml), nor a policy manifest (.yaml, .yml, .json)",
                 path.display()
             );
         };
         let policy = manifest::read(path, text)?;
         let base = path.parent().unwrap_or(Path::new(""));
-        let bytes = self.pull(&policy.module, base).await;
+        let bytes = self.pull(&policy.module, base, &policy.entrypoint).await;
         let bytes =
             bytes.with_context(|| format!("failed to load the module of {}", policy.key))?;
         Ok(Loaded {
             bytes,
-            origin: policy.module.clone(),
+            origin: shown(&policy.module),
             policy: Some(policy),
         })
     }
@@ -121,11 +129,38 @@ impl ModuleArgs {
         })
     }
 
-    /// Fetches a module. Relative `file://` paths start at `base`.
-    async fn pull(&self, url: &str, base: &Path) -> anyhow::Result<Bytes> {
-        let url: ModuleUrl = url
-            .parse()
-            .with_context(|| format!("failed to read the URL {url:?}"))?;
+    /// Writes to registries.
+    pub(crate) fn pusher(&self) -> anyhow::Result<Pusher> {
+        Ok(Pusher::new(self.sources()?, AddressPolicy::LOCAL)?)
+    }
+
+    /// Reads manifests and signatures in registries.
+    pub(crate) fn images(&self) -> anyhow::Result<Images> {
+        Ok(Images::new(self.sources()?, AddressPolicy::LOCAL)?)
+    }
+
+    /// Fetches a module, and returns the URL that pins it, if there is one. With `keys` it must be signed.
+    pub(crate) async fn fetch(
+        &self,
+        name: &str,
+        keys: Option<Keys>,
+    ) -> anyhow::Result<(Bytes, Option<String>)> {
+        if !name.contains("://") && keys.is_none() {
+            return Ok((self.load(name).await?.bytes, None));
+        }
+        let pulled = self
+            .pull_verified(&parse(name)?, Path::new(""), keys)
+            .await?;
+        Ok((pulled.bytes, Some(pulled.resolved_url.to_string())))
+    }
+
+    /// Fetches what a URL names. Relative `file://` paths start at `base`.
+    async fn pull_verified(
+        &self,
+        url: &ModuleUrl,
+        base: &Path,
+        keys: Option<Keys>,
+    ) -> anyhow::Result<Pulled> {
         let base = std::path::absolute(if base.as_os_str().is_empty() {
             Path::new(".")
         } else {
@@ -133,14 +168,28 @@ impl ModuleArgs {
         });
         let base = base.context("failed to find the current directory")?;
         // Local addresses are allowed: the user can reach them anyway.
-        let puller =
+        let mut puller =
             Puller::new(self.sources()?, AddressPolicy::LOCAL)?.with_files(Files::Below(base));
-        let _progress = Progress::of(format!("fetching {url} …"));
-        let pulled = puller
-            .pull(&url)
-            .await
-            .map_err(|error| advise(error.into()))?;
-        Ok(pulled.bytes)
+        if let Some(keys) = keys {
+            puller = puller.with_verification(keys);
+        }
+        let _progress = Progress::of(format!("fetching {} …", url.redacted()));
+        puller.pull(url).await.map_err(advise)
+    }
+
+    /// Fetches a module, or builds the one of a text. Relative `file://` paths start at `base`.
+    async fn pull(&self, url: &str, base: &Path, entrypoint: &str) -> anyhow::Result<Bytes> {
+        let url = parse(url)?;
+        let pulled = self.pull_verified(&url, base, None).await?;
+        let Some(name) = url.text_name() else {
+            return Ok(pulled.bytes);
+        };
+        let text = String::from_utf8(pulled.bytes.into());
+        let text = text.with_context(|| format!("{name} is not UTF-8"))?;
+        let text =
+            Text::from_file(name, text).context("failed to find the language of the text")?;
+        let entrypoint = entrypoint.to_owned();
+        Ok(crate::build::module(Text { entrypoint, ..text })?.into())
     }
 
     fn sources(&self) -> anyhow::Result<Sources> {
@@ -181,6 +230,12 @@ impl Loaded {
     }
 }
 
+/// A URL for people: one that contains a whole text is shown by its digest.
+fn shown(url: &str) -> String {
+    let parsed = url.parse::<ModuleUrl>();
+    parsed.map_or_else(|_| url.to_owned(), |url| url.redacted())
+}
+
 /// Reads a file, but not more than the largest module.
 fn read_file(path: &Path) -> anyhow::Result<Bytes> {
     let failed = || format!("failed to read {}", path.display());
@@ -199,21 +254,28 @@ fn read_file(path: &Path) -> anyhow::Result<Bytes> {
     Ok(bytes.into())
 }
 
+fn parse(url: &str) -> anyhow::Result<ModuleUrl> {
+    let parsed = url.parse();
+    parsed.with_context(|| format!("failed to read the URL {:?}", shown(url)))
+}
+
 /// Adds the flag that helps: messages of the puller refer to fields of a PolicyServer.
-fn advise(error: anyhow::Error) -> anyhow::Error {
+pub(crate) fn advise(error: assent_oci::Error) -> anyhow::Error {
     use assent_oci::Error;
-    let flag = match error.downcast_ref::<Error>() {
-        Some(Error::Plain { host, .. }) => {
+    let flag = match &error {
+        Error::Plain { host, .. } => {
             format!("to allow this, use --insecure-source {host}")
         }
-        Some(Error::Certificate { .. }) => "to allow this, use --insecure-source HOST".into(),
-        Some(
-            Error::Login { .. }
-            | Error::Status {
-                status: 401 | 403, ..
-            },
-        ) => "pass registry credentials with --registry-config FILE".into(),
-        _ => return error,
+        // What a TLS client makes of a plain HTTP answer.
+        Error::Network { why, .. } if why.contains("corrupt message") => {
+            "the host does not use TLS; to allow plain HTTP, use --insecure-source HOST".into()
+        }
+        Error::Certificate { .. } => "to allow this, use --insecure-source HOST".into(),
+        Error::Login { .. }
+        | Error::Status {
+            status: 401 | 403, ..
+        } => "pass registry credentials with --registry-config FILE".into(),
+        _ => return error.into(),
     };
     anyhow::anyhow!("{error}\n{flag}")
 }

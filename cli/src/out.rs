@@ -3,12 +3,20 @@
 use std::{
     borrow::Cow,
     fmt::Display,
+    fs::Permissions,
     io::{self, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
 };
 
 use anyhow::Context as _;
 use clap::ValueEnum;
 use serde::Serialize;
+
+/// Standard output takes nothing more.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to write to standard output")]
+pub(crate) struct Closed(#[source] io::Error);
 
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -57,6 +65,30 @@ pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     let text =
         serde_json::to_string_pretty(value).context("failed to serialize the output as JSON")?;
     line(text)
+}
+
+/// Prints a line of an endless output; an error if the reader is gone.
+pub(crate) fn endless_line(text: impl Display) -> Result<(), Closed> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}")
+        .and_then(|()| out.flush())
+        .map_err(Closed)
+}
+
+/// Writes a file as a whole: a reader sees the old content or the new one.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let failed = || format!("failed to write {}", path.display());
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let mut file = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o644))
+        .tempfile_in(directory)
+        .with_context(failed)?;
+    file.write_all(bytes).with_context(failed)?;
+    file.persist(path).with_context(failed)?;
+    Ok(())
 }
 
 /// Prints a line to standard error. If that fails, there is nowhere to report it.

@@ -207,5 +207,6 @@ fn stage_name(stage: Stage) -> &'static str {
         Stage::Selftest => "SelfTest",
         Stage::Swap => "Swap",
         Stage::Runtime => "Runtime",
+        Stage::Context => "Context",
     }
 }

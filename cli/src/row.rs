@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use assent_control_plane::standalone::PolicyObject;
+use assent_api::parse;
+use assent_control_plane::standalone::{ManifestProblem, PolicyObject};
 
 use crate::{
     out::clean,
@@ -37,32 +38,38 @@ struct Part<'a> {
 // === impl Row ===
 
 impl Row {
+    /// The columns of a table of rows.
+    pub(crate) const HEADER: [&str; 7] = [
+        "POLICY",
+        "GENERATION",
+        "ACTIVE",
+        "ACCEPTED",
+        "APPLIED",
+        "ENFORCED",
+        "REASON",
+    ];
+
     /// Makes a table of rows.
     pub(crate) fn table<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Table {
-        let header = [
-            "POLICY",
-            "GENERATION",
-            "ACTIVE",
-            "ACCEPTED",
-            "APPLIED",
-            "ENFORCED",
-            "REASON",
-        ];
-        let mut table = Table::new(header);
+        let mut table = Table::new(Self::HEADER);
         for row in rows {
-            table.push([
-                row.policy.clone(),
-                row.generation.to_string(),
-                row.active
-                    .map(|active| active.to_string())
-                    .unwrap_or_default(),
-                row.accepted.clone(),
-                format!("{}/{}", row.applied, row.wanted),
-                row.enforced.clone(),
-                row.why(),
-            ]);
+            table.push(row.cells());
         }
         table
+    }
+
+    /// The cells of the row.
+    pub(crate) fn cells(&self) -> [String; 7] {
+        let active = self.active.map(|active| active.to_string());
+        [
+            self.policy.clone(),
+            self.generation.to_string(),
+            active.unwrap_or_default(),
+            self.accepted.clone(),
+            format!("{}/{}", self.applied, self.wanted),
+            self.enforced.clone(),
+            self.why(),
+        ]
     }
 
     /// The reason, with its message if there is one.
@@ -129,10 +136,9 @@ impl From<&Policy> for Row {
 impl From<&PolicyObject> for Row {
     fn from(object: &PolicyObject) -> Self {
         let text = |field: &str| object.metadata[field].as_str().unwrap_or_default();
-        let policy = match object.metadata.get("namespace") {
-            Some(_) => format!("namespaced/{}/{}", text("namespace"), text("name")),
-            None => format!("cluster/{}", text("name")),
-        };
+        let kind = parse::Kind::parse(object.kind);
+        let key = kind.and_then(|kind| kind.policy_key(text("namespace"), text("name")));
+        let policy = key.map_or_else(|| text("name").to_owned(), |key| key.to_string());
         let status = &object.status;
         let rollout = status.rollout.unwrap_or_default();
         let row = Self {
@@ -152,6 +158,23 @@ impl From<&PolicyObject> for Row {
             reason: &condition.reason,
             message: &condition.message,
         }))
+    }
+}
+
+/// A manifest that names no policy stands in the place of one.
+impl From<&ManifestProblem> for Row {
+    fn from(problem: &ManifestProblem) -> Self {
+        Self {
+            policy: problem.place.clone(),
+            generation: 0,
+            active: None,
+            accepted: "False".into(),
+            applied: 0,
+            wanted: 0,
+            enforced: "False".into(),
+            reason: problem.reason.into(),
+            message: problem.message.clone(),
+        }
     }
 }
 

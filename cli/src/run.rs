@@ -1,49 +1,75 @@
-//! `assent run`: evaluates one request with one policy on this machine.
+//! `assent run`: evaluates requests with one policy on this machine.
 
 use std::{
-    fs::File,
-    io::{self, Read},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use anyhow::{Context as _, bail};
-use assent_api::server::DEFAULT_HOST_CAPABILITIES;
-use assent_core::Mode;
-use assent_wasm::{
-    AdmissionResponse, Engine, EngineConfig, HostServices, Inspection, Module, Policy, PolicySpec,
-    PolicyType, Verdict, capability,
-};
-use tokio::runtime::{Builder, Runtime};
+use anyhow::Context as _;
+use assent_wasm::{AdmissionResponse, HostServices, RequestEffects, Review, Verdict};
 
 use crate::{
+    evaluate::{Host, LocalPolicy, Overrides, ReadyPolicy},
     exit::Exit,
-    manifest,
-    module::{Loaded, ModuleArgs},
+    input, manifest,
+    module::ModuleArgs,
+    objects::ObjectsArgs,
     out::{self, OutputArgs},
-    progress::{self, Progress},
+    request::{Incoming, RequestArgs},
 };
 
 mod answer;
-mod request;
+pub(crate) mod check;
+mod files;
 
-use request::Incoming;
+pub(crate) use answer::operations;
+pub(crate) use files::Items;
 
-/// Evaluates one request with one policy on this machine.
+/// Evaluates requests or objects with one policy on this machine.
 ///
 /// The policy is a module with --settings, or a manifest with the module, settings, mode, message,
-/// entrypoint and limits. Its rules are not applied: every request is evaluated.
+/// entrypoint and limits.
+///
+/// With -f, a request is made of each object. Objects that no rule of the manifest matches are skipped: an API server would
+/// not ask the policy. AdmissionReviews, AdmissionRequests and test cases are taken as they are.
+///
 /// Host calls about images query their registries, with the same access as for modules.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Module (a .wasm file, sha256:<digest> with --store, registry://, https:// or file://) or manifest
+    /// Module (a .wasm file, sha256:<digest> with --store, registry://, https:// or file://), text (.rego,
+    /// .cel.yaml) or manifest
     #[arg(value_name = "MODULE|MANIFEST")]
     policy: String,
 
-    /// AdmissionReview or bare AdmissionRequest as JSON; - is standard input
-    #[arg(short, long, value_name = "FILE")]
-    request: PathBuf,
+    /// AdmissionReview or bare AdmissionRequest as JSON, evaluated whatever the rules say; - is standard input
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        required_unless_present_any = ["files", "check"],
+        conflicts_with_all = ["files", "check"]
+    )]
+    request: Option<PathBuf>,
+
+    /// CheckRequest of Envoy as JSON, for policies that decide about requests; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    check: Option<PathBuf>,
+
+    /// Objects, reviews or test cases as YAML or JSON: a file, a directory, or - for standard input; repeat for more
+    #[arg(short = 'f', long = "file", value_name = "FILE|DIR")]
+    files: Vec<PathBuf>,
+
+    /// Also read the directories inside of a directory
+    #[arg(short = 'R', long, requires = "files")]
+    recursive: bool,
+
+    /// Evaluate objects that no rule of the manifest matches, too
+    #[arg(long, requires = "files")]
+    ignore_rules: bool,
+
+    #[command(flatten)]
+    making: RequestArgs,
 
     /// Settings as YAML or JSON, instead of those in the manifest
     #[arg(short, long, value_name = "FILE")]
@@ -67,6 +93,9 @@ pub(crate) struct Args {
     host_capabilities: Option<Vec<String>>,
 
     #[command(flatten)]
+    objects: ObjectsArgs,
+
+    #[command(flatten)]
     output: OutputArgs,
 
     #[command(flatten)]
@@ -75,15 +104,20 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  assent run policy.wasm --request review.json --settings settings.yaml
+  assent run policy.wasm -f pod.yaml --settings settings.yaml
+  assent run manifest.yaml -f manifests/ -R --namespace shop
+  assent run manifest.yaml -f new.yaml --old-object old.yaml --user alice --group developers
+  kubectl get pods -o yaml | assent run registry://ghcr.io/org/policy:v1 -f - -o json
   assent run manifest.yaml --request review.json
-  kubectl … | assent run registry://ghcr.io/org/policy:v1 --request - -o json
+  assent run requestpolicy.yaml --check check.json
+  assent run manifest.yaml -f ingress.yaml --objects cluster/
 
-Exit codes: 0 = allowed, 1 = denied, 2 = not evaluated (including rejected settings, and policies that
-read other objects of a cluster).";
+Exit codes: 0 = everything was allowed, 1 = something was denied, 2 = something was not evaluated
+(including rejected settings, objects that no rule matches, if there are no others, and policies that
+read other objects, without --objects).";
 
-/// The limit of an evaluator: an UPDATE carries two objects of at most 3 MiB each.
-const MAX_REQUEST: u64 = 7 << 20;
+/// A body of 8 MiB, escaped.
+const MAX_CHECK: u64 = 18 << 20;
 
 /// The size limit of a manifest.
 const MAX_SETTINGS: u64 = 1 << 20;
@@ -95,154 +129,118 @@ impl Args {
         let Self {
             policy,
             request,
+            check,
+            files,
+            recursive,
+            ignore_rules,
+            making,
             settings,
             mutating,
             entrypoint,
             raw,
             host_capabilities,
+            objects,
             output,
             modules,
         } = self;
-        let body = read(&request, MAX_REQUEST).context("failed to read the request")?;
+        let body = request.as_deref().map(|path| {
+            let body = input::read(path, input::MAX_FILE);
+            body.context("failed to read the request")
+        });
+        let body = body.transpose()?;
         let settings = settings.as_deref().map(read_settings).transpose()?;
-        let loaded = block_on(modules.load(&policy))?;
-        let engine = Engine::new(EngineConfig::small())?;
-        let module = compile(&engine, &loaded)?;
-        expect_no_context(&loaded, module.inspection())?;
-        let mut spec = spec(&loaded, &module, host_capabilities)?;
-        spec.raw |= raw;
-        if let Some(settings) = settings {
-            spec.settings_json = settings.into();
-        }
-        spec.mutating = mutating.unwrap_or(spec.mutating);
-        spec.entrypoint = entrypoint.unwrap_or(spec.entrypoint);
-        let incoming = Incoming::parse(&body, spec.raw)?;
-        let runtime = runtime(Builder::new_multi_thread().worker_threads(1))?;
-        let services = {
-            let _inside = runtime.enter();
-            assent_evaluator::host_services(modules.registry_access()?)?
+        let overrides = Overrides {
+            mutating,
+            entrypoint,
+            raw,
+            host_capabilities,
+            check: check.is_some(),
+            timeout: None,
         };
-        let verdict = evaluate(&engine, &module, spec, services, &incoming)?;
-        let verdict = match &loaded.policy {
-            Some(policy) if policy.mode == Mode::Monitor => monitored(verdict),
-            _ => verdict,
-        };
-        if output.is_json() {
-            out::json(&AdmissionResponse::new(&incoming.uid, &verdict))?;
-        } else {
-            out::print(answer::Text(&verdict))?;
+        let content = objects.read()?;
+        let host = Host::start(modules)?;
+        let policy = host.load(&policy, &overrides)?;
+        check::expect_kind(policy.loaded.policy.as_deref(), check.is_some())?;
+        if let Some(path) = check {
+            let body = input::read(&path, MAX_CHECK).context("failed to read the request")?;
+            let services = host.services(&policy, &content)?;
+            let ready = prepare(&host, &policy, settings, &services)?;
+            return run_check(&policy, &ready, &body, output);
         }
-        Ok(Exit::yes_if(verdict.allowed))
+        if let Some(body) = body {
+            let services = host.services(&policy, &content)?;
+            let ready = prepare(&host, &policy, settings, &services)?;
+            return run_request(&policy, &ready, &body, output);
+        }
+        let run = files::FilesRun {
+            host: &host,
+            policy: &policy,
+            settings,
+            content,
+            ignore_rules,
+            options: making.options(),
+            old_objects: making.old_object,
+        };
+        let documents = input::read_all(&files, recursive)?;
+        run.run(&documents, output)
     }
 }
 
-fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    runtime(&mut Builder::new_current_thread())?.block_on(future)
+fn prepare(
+    host: &Host,
+    policy: &LocalPolicy,
+    settings: Option<Vec<u8>>,
+    services: &Arc<HostServices>,
+) -> anyhow::Result<ReadyPolicy> {
+    let ready = host.prepare(policy, settings, services);
+    ready.with_context(|| format!("failed to use {}", policy.loaded.name()))
 }
 
-fn runtime(builder: &mut Builder) -> anyhow::Result<Runtime> {
-    let runtime = builder.enable_all().build();
-    runtime.context("failed to start the runtime")
-}
-
-fn compile(engine: &Engine, loaded: &Loaded) -> anyhow::Result<Module> {
-    let size = progress::size(loaded.bytes.len() as u64);
-    let _progress = Progress::of(format!("compiling {} ({size}) …", loaded.origin));
-    let module = engine.compile(&loaded.bytes);
-    module.with_context(|| format!("failed to load {}", loaded.origin))
-}
-
-/// Takes the policy from the manifest, or from the module if there is none.
-fn spec(
-    loaded: &Loaded,
-    module: &Module,
-    granted: Option<Vec<String>>,
-) -> anyhow::Result<PolicySpec> {
-    let inspection = module.inspection();
-    let Some(abi) = inspection.abi else {
-        bail!(
-            "failed to load {}: the module has no known ABI",
-            loaded.origin
-        );
+fn run_check(
+    policy: &LocalPolicy,
+    ready: &ReadyPolicy,
+    body: &[u8],
+    output: OutputArgs,
+) -> anyhow::Result<Exit> {
+    let verdict = match check::document(body, policy.loaded.policy.as_deref())? {
+        Ok(document) => ready.evaluate(&Review::check(&document))?,
+        Err(denied) => denied,
     };
-    let metadata = inspection.metadata.as_ref();
-    let granted = granted.unwrap_or_else(|| default_capabilities(loaded));
-    let mut spec = PolicySpec {
-        mutating: metadata.is_some_and(|metadata| metadata.mutating),
-        host_capabilities: capability::effective(&granted, inspection.host_capabilities()),
-        raw: metadata.is_some_and(|metadata| metadata.policy_type == PolicyType::Raw),
-        name: loaded.name(),
-        ..PolicySpec::new(abi)
-    };
-    let Some(policy) = &loaded.policy else {
-        return Ok(spec);
-    };
-    if let Some(seconds) = policy.timeout_eval_seconds {
-        spec.limits.timeout = std::time::Duration::from_secs(seconds.into());
+    let verdict = in_mode(policy, verdict, "the request");
+    if output.is_json() {
+        out::json(&check::Decision::new(&verdict, &RequestEffects::default()))?;
+    } else {
+        out::print(answer::Text(&verdict))?;
     }
-    Ok(PolicySpec {
-        settings_json: policy.settings.to_vec().into(),
-        mutating: policy.mutating,
-        entrypoint: policy.entrypoint.clone(),
-        message: policy.message.clone(),
-        ..spec
-    })
+    Ok(Exit::yes_if(verdict.allowed))
 }
 
-/// What a PolicyServer grants that does not say.
-pub(crate) fn default_capabilities(loaded: &Loaded) -> Vec<String> {
-    let policy = loaded.policy.as_ref();
-    match policy.and_then(|policy| policy.key.namespace()) {
-        Some(_) => Vec::new(),
-        None => DEFAULT_HOST_CAPABILITIES.map(str::to_owned).into(),
+fn run_request(
+    policy: &LocalPolicy,
+    ready: &ReadyPolicy,
+    body: &[u8],
+    output: OutputArgs,
+) -> anyhow::Result<Exit> {
+    let incoming = Incoming::parse(body, policy.is_raw())?;
+    let verdict = ready.evaluate(&incoming.review)?;
+    let verdict = in_mode(policy, verdict, "the request");
+    if output.is_json() {
+        out::json(&AdmissionResponse::new(&incoming.uid, &verdict))?;
+    } else {
+        out::print(answer::Text(&verdict))?;
     }
-}
-
-/// Refuses a policy that must see other objects: without them it might allow what it denies in a cluster.
-fn expect_no_context(loaded: &Loaded, inspection: &Inspection) -> anyhow::Result<()> {
-    let declared = loaded.policy.as_ref().map(|p| &p.context_resources);
-    let declared = declared.filter(|kinds| !kinds.is_empty()).map(|kinds| {
-        let kinds: Vec<_> = kinds
-            .iter()
-            .map(|one| format!("{} ({})", one.kind, one.api_version))
-            .collect();
-        format!("spec.contextAwareResources names {}", kinds.join(", "))
-    });
-    match declared.or_else(|| inspection.required_context()) {
-        None => Ok(()),
-        Some(why) => bail!(
-            "{} was not evaluated: {why}, and there are no Kubernetes objects here; without them the policy might \
-             allow what it denies in a cluster",
-            loaded.name()
-        ),
-    }
-}
-
-/// Validates the settings first, as evaluators do.
-fn evaluate(
-    engine: &Engine,
-    module: &Module,
-    spec: PolicySpec,
-    services: Arc<HostServices>,
-    incoming: &Incoming<'_>,
-) -> anyhow::Result<Verdict> {
-    let name = spec.name.clone();
-    let policy = Policy::prepare(engine, module, spec);
-    let policy = policy.with_context(|| format!("failed to load {name}"))?;
-    policy.connect(services);
-    policy
-        .validate_settings()
-        .with_context(|| format!("failed to use {name}"))?;
-    let verdict = policy.evaluate(&incoming.review);
-    verdict.with_context(|| format!("{name} returned no verdict"))
+    Ok(Exit::yes_if(verdict.allowed))
 }
 
 /// Monitor mode: reports a denial, and allows the request unchanged.
-fn monitored(verdict: Verdict) -> Verdict {
+fn in_mode(policy: &LocalPolicy, verdict: Verdict, what: &str) -> Verdict {
+    if !policy.is_monitored() {
+        return verdict;
+    }
     if !verdict.allowed {
         let message = verdict.message.as_deref().unwrap_or("no message");
         out::note(format_args!(
-            "the policy is in monitor mode and would deny the request: {}",
+            "the policy is in monitor mode and would deny {what}: {}",
             out::clean_lines(message)
         ));
     }
@@ -254,31 +252,9 @@ fn monitored(verdict: Verdict) -> Verdict {
     }
 }
 
-fn read_settings(path: &Path) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn read_settings(path: &Path) -> anyhow::Result<Vec<u8>> {
     let failed = || format!("failed to read the settings in {}", path.display());
-    let bytes = read(path, MAX_SETTINGS).with_context(failed)?;
+    let bytes = input::read(path, MAX_SETTINGS).with_context(failed)?;
     let text = std::str::from_utf8(&bytes).with_context(failed)?;
     manifest::settings(path, text)
-}
-
-/// Reads a file, or standard input for `-`.
-fn read(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
-    let input: Box<dyn Read> = match path.as_os_str() == "-" {
-        true => Box::new(io::stdin()),
-        false => {
-            let file = File::open(path);
-            Box::new(file.with_context(|| format!("failed to open {}", path.display()))?)
-        }
-    };
-    let mut bytes = Vec::new();
-    let read = input.take(most + 1).read_to_end(&mut bytes);
-    read.with_context(|| format!("failed to read {}", path.display()))?;
-    if bytes.len() as u64 > most {
-        bail!(
-            "{} is larger than the {} allowed",
-            path.display(),
-            progress::size(most)
-        );
-    }
-    Ok(bytes)
 }

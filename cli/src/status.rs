@@ -5,13 +5,15 @@ use std::fmt::Write as _;
 use assent_proto::v1;
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::{
     age,
     client::{self, Answer, ServerArgs},
     exit::Exit,
-    name::PolicyName,
-    out::{self, OutputArgs},
+    follow::{Follow, Shown},
+    name::{NamespaceArgs, PolicyName},
+    out::{self, Closed, OutputArgs},
     report::{Policy, Rejection, Replica},
     row::Row,
     table::Table,
@@ -26,6 +28,13 @@ pub(crate) struct Args {
     policy: Option<PolicyName>,
 
     #[command(flatten)]
+    namespace: NamespaceArgs,
+
+    /// Print a line for each policy, and for each change until interrupted
+    #[arg(short, long)]
+    watch: bool,
+
+    #[command(flatten)]
     output: OutputArgs,
 
     #[command(flatten)]
@@ -34,9 +43,11 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  assent status
+  assent status                            the cluster of the kubeconfig, or `assent up`
+  assent status --context production -n shop
   assent status no-privileged
   assent status shop/limits -o json
+  assent status --watch
 
 Exit codes: 0 = the policy is enforced (or none was named), 1 = it is not, 2 = error.";
 
@@ -44,12 +55,33 @@ Exit codes: 0 = the policy is enforced (or none was named), 1 = it is not, 2 = e
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct List {
-    policy_server: String,
-    version: String,
-    policies: Vec<Policy>,
+    /// Absent if there are several PolicyServers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy_server: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    policy_servers: Vec<Server>,
+    policies: Vec<Located>,
 }
 
-/// One policy, as JSON.
+/// A PolicyServer, as JSON.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Server {
+    pub(crate) name: String,
+    pub(crate) version: String,
+}
+
+/// One policy and its PolicyServer, as JSON.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Located {
+    policy_server: String,
+    #[serde(flatten)]
+    policy: Policy,
+}
+
+/// One policy with rejections, as JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Detail {
@@ -72,50 +104,144 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
         let Self {
             policy,
+            namespace,
+            watch,
             output,
             server,
         } = self;
+        let key = policy.map(|policy| policy.within(&namespace).to_string());
         client::block_on(async {
+            if watch {
+                return follow(&server, key, &namespace, output).await;
+            }
             let client = server.connect().await?;
-            let name = server.policy_server.clone();
-            match policy {
-                None => list(client.policies().await?, name, output),
-                Some(PolicyName(key)) => {
-                    let answer = client.everything(key.as_str(), Vec::new()).await?;
-                    detail(&answer, key.as_str(), name, output)
+            match key {
+                None => {
+                    let mut answers = Vec::new();
+                    for server in client.servers().await? {
+                        let mut answer = client.policies(&server).await?;
+                        let shown = |p: &v1::PolicyStatus| namespace.contains(&p.policy);
+                        answer.policies.retain(shown);
+                        answers.push(answer);
+                    }
+                    list(&answers, output)
                 }
+                Some(key) => match client.find(&key).await? {
+                    Some(answer) => detail(&answer, &key, output),
+                    None => {
+                        out::note(absent(&key, server.policy_server.as_deref()));
+                        Ok(Exit::No)
+                    }
+                },
             }
         })
     }
 }
 
-fn list(answer: Answer, policy_server: String, output: OutputArgs) -> anyhow::Result<Exit> {
-    let policies: Vec<Policy> = answer.policies.iter().map(Policy::from).collect();
+fn list(answers: &[Answer], output: OutputArgs) -> anyhow::Result<Exit> {
+    let only = match answers {
+        [only] => Some(only),
+        _ => None,
+    };
+    let mut policies = Vec::new();
+    for answer in answers {
+        policies.extend(answer.policies.iter().map(|policy| Located {
+            policy_server: answer.policy_server.clone(),
+            policy: Policy::from(policy),
+        }));
+    }
     if output.is_json() {
         out::json(&List {
-            policy_server,
-            version: answer.version,
+            policy_server: only.map(|answer| answer.policy_server.clone()),
+            version: only.map(|answer| answer.version.clone()),
+            policy_servers: answers.iter().map(Server::from).collect(),
             policies,
         })?;
     } else if policies.is_empty() {
-        out::note(format_args!(
-            "there are no policies on the PolicyServer {policy_server}"
-        ));
-    } else {
-        let rows: Vec<Row> = policies.iter().map(Row::from).collect();
+        out::note(nothing(only));
+    } else if only.is_some() {
+        let rows: Vec<Row> = policies.iter().map(|p| Row::from(&p.policy)).collect();
         out::print(Row::table(&rows))?;
+    } else {
+        let mut table = Table::new(["SERVER"].into_iter().chain(Row::HEADER));
+        for Located {
+            policy_server,
+            policy,
+        } in &policies
+        {
+            let cells = Row::from(policy).cells();
+            table.push([policy_server.clone()].into_iter().chain(cells));
+        }
+        out::print(table)?;
     }
     Ok(Exit::Yes)
 }
 
-fn detail(
-    answer: &Answer,
-    key: &str,
-    policy_server: String,
+/// The message about no policies at all.
+fn nothing(only: Option<&Answer>) -> String {
+    match only {
+        Some(answer) => format!(
+            "there are no policies on the PolicyServer {}",
+            answer.policy_server
+        ),
+        None => "there are no policies".to_owned(),
+    }
+}
+
+async fn follow(
+    args: &ServerArgs,
+    key: Option<String>,
+    namespace: &NamespaceArgs,
     output: OutputArgs,
 ) -> anyhow::Result<Exit> {
+    let mut shown = Shown::default();
+    let changed = |server: &str, answer: v1::ClientStatusResponse| -> Result<(), Closed> {
+        let policies = answer.policies.iter().map(Policy::from);
+        let policies: Vec<Policy> = policies
+            .filter(|policy| namespace.contains(&policy.policy))
+            .collect();
+        let rows = policies
+            .iter()
+            .map(|p| (p.policy.clone(), Row::from(p).to_string()));
+        let (changed, gone) = shown.update(server, rows);
+        for policy in policies.into_iter().filter(|p| changed.contains(&p.policy)) {
+            if !output.is_json() {
+                out::endless_line(Row::from(&policy))?;
+                continue;
+            }
+            let policy_server = server.to_owned();
+            out::endless_line(json!(Located {
+                policy_server,
+                policy,
+            }))?;
+        }
+        for policy in gone {
+            match output.is_json() {
+                true => out::endless_line(
+                    json!({"policyServer": server, "policy": policy, "deleted": true}),
+                )?,
+                false => out::endless_line(format_args!("{policy} deleted"))?,
+            }
+        }
+        Ok(())
+    };
+    let make = |server: &str| v1::ClientStatusRequest {
+        policy: key.clone().unwrap_or_default(),
+        ..client::request(server, 1)
+    };
+    let follow = Follow {
+        args,
+        make,
+        changed,
+    };
+    follow.run().await?;
+    Ok(Exit::Yes)
+}
+
+fn detail(answer: &Answer, key: &str, output: OutputArgs) -> anyhow::Result<Exit> {
+    let policy_server = answer.policy_server.clone();
     let Some(status) = answer.policies.iter().find(|status| status.policy == key) else {
-        out::note(absent(key, &policy_server));
+        out::note(absent(key, Some(&policy_server)));
         return Ok(Exit::No);
     };
     let policy = Policy::from(status);
@@ -133,10 +259,23 @@ fn detail(
 }
 
 /// The message about a policy that does not exist.
-pub(crate) fn absent(key: &str, policy_server: &str) -> String {
+pub(crate) fn absent(key: &str, policy_server: Option<&str>) -> String {
+    let place = policy_server.map(|server| format!(" on the PolicyServer {server}"));
     format!(
-        "there is no policy {key} on the PolicyServer {policy_server}; `assent status` lists those that exist"
+        "there is no policy {key}{}; `assent status` lists those that exist",
+        place.unwrap_or_default()
     )
+}
+
+// === impl Server ===
+
+impl From<&Answer> for Server {
+    fn from(answer: &Answer) -> Self {
+        Self {
+            name: answer.policy_server.clone(),
+            version: answer.version.clone(),
+        }
+    }
 }
 
 /// The rejections of this policy's revisions.

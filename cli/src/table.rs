@@ -16,19 +16,19 @@ const GAP: &str = "   ";
 // === impl Table ===
 
 impl Table {
-    pub(crate) fn new<const N: usize>(header: [&str; N]) -> Self {
+    pub(crate) fn new<'a>(header: impl IntoIterator<Item = &'a str>) -> Self {
         Self {
-            rows: vec![header.map(str::to_owned).to_vec()],
+            rows: vec![header.into_iter().map(str::to_owned).collect()],
         }
     }
 
     /// Adds a row; an empty cell is shown as `-`.
-    pub(crate) fn push<const N: usize>(&mut self, cells: [String; N]) {
+    pub(crate) fn push(&mut self, cells: impl IntoIterator<Item = String>) {
         let shown = |cell: String| match cell.is_empty() {
             true => "-".to_owned(),
             false => clean(&cell).into_owned(),
         };
-        self.rows.push(cells.map(shown).to_vec());
+        self.rows.push(cells.into_iter().map(shown).collect());
     }
 
     /// The lines, header first, without trailing spaces.

@@ -21,7 +21,8 @@ use screen::Screen;
 /// Runs a control plane and evaluators on this machine, without Kubernetes.
 ///
 /// Policies are manifests in a directory, which is watched. Send requests to POST /admit of --http, in the form
-/// of an API server. The state of each policy is shown as a table, or as lines if the output is not a terminal.
+/// of an API server. The state of each policy is shown as a table, or as lines if the output is not a terminal. On a
+/// terminal log lines below errors are not shown, unless -v or --log-level asks for them; --log-file has them all.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -33,8 +34,10 @@ const EXAMPLES: &str = "\
 Examples:
   assent up --policies ./policies
   assent up --policies ./policies --state ./state --replicas 5
+  assent up --log-file assent.log
   curl -s --json @review.json http://127.0.0.1:15014/admit
   curl -s http://127.0.0.1:15014/status
+  assent up --policies ./policies --authz 127.0.0.1:9191
 
 Ends with exit code 0 on Ctrl-C or SIGTERM, with 1 if it cannot start.";
 
@@ -53,7 +56,12 @@ impl Args {
     pub(crate) fn run(self, logs: &LogArgs) -> anyhow::Result<Exit> {
         let Self { up } = self;
         let screen = Screen::detect();
-        logs.init("info", screen.clone())?;
+        // On a terminal the table has the problems of policies; only other errors are printed above it.
+        let default = match screen {
+            Some(_) if !logs.has_file() => "error,assent_local::api=off",
+            _ => "info",
+        };
+        logs.init(default, screen.clone())?;
         let runtime = tokio::runtime::Runtime::new().context("failed to start the runtime")?;
         runtime.block_on(serve(up, Display::new(screen)))?;
         Ok(Exit::Yes)
@@ -79,6 +87,9 @@ async fn serve(args: UpArgs, mut display: Display) -> anyhow::Result<()> {
     };
     display.print(&format!("discovery: {scheme}://{}", running.discovery));
     display.print(&format!("http: http://{}", running.http));
+    if let Some(authz) = running.authz {
+        display.print(&format!("authz: {authz}"));
+    }
     let failure = show(&mut running, &mut display, &mut signals).await;
     display.leave();
     tokio::select! {
@@ -100,9 +111,10 @@ async fn show(
     loop {
         changes.borrow_and_update();
         let refresh = async {
-            if let Ok(objects) = control.objects().await {
-                let rows: Vec<Row> = objects.iter().map(Row::from).collect();
-                display.show(rows);
+            if let (Ok(objects), Ok(problems)) = (control.objects().await, control.problems().await)
+            {
+                let problems = problems.iter().map(Row::from);
+                display.show(objects.iter().map(Row::from).chain(problems).collect());
             }
             // The event loop has ended; its error is reported below.
             if changes.changed().await.is_err() {

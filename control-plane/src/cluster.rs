@@ -1,6 +1,7 @@
 //! The control plane as a controller of a Kubernetes cluster.
 
 mod args;
+mod context;
 mod followers;
 mod http;
 mod leader;

@@ -5,7 +5,7 @@ use assent_core::PolicyKey;
 use assent_grpc::{rollout, status};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::view::PolicyObject;
+use crate::view::{ManifestProblem, PolicyObject};
 
 /// A handle to the one event loop. Clones are the same handle.
 #[derive(Clone, Debug)]
@@ -19,10 +19,14 @@ pub struct Control {
 pub(crate) enum Query {
     /// All policies as objects.
     Objects(oneshot::Sender<Vec<PolicyObject>>),
+    /// What is wrong with manifests whose objects are not known.
+    Problems(oneshot::Sender<Vec<ManifestProblem>>),
     /// Gauges are to be brought up to date.
     Measure(oneshot::Sender<()>),
     /// The discovery state.
     ClientStatus(status::Query, oneshot::Sender<Option<status::Page>>),
+    /// The names of the PolicyServers, in order.
+    Servers(oneshot::Sender<Vec<String>>),
     /// Revisions of a policy.
     Revisions(
         PolicyKey,
@@ -51,6 +55,11 @@ impl Control {
     /// All policies as objects.
     pub async fn objects(&self) -> Result<Vec<PolicyObject>, Ended> {
         self.ask(Query::Objects).await
+    }
+
+    /// What is wrong with manifests whose objects are not known.
+    pub async fn problems(&self) -> Result<Vec<ManifestProblem>, Ended> {
+        self.ask(Query::Problems).await
     }
 
     /// Told whenever something may have changed.

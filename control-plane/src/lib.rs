@@ -8,11 +8,13 @@
 mod clock;
 #[cfg(feature = "cluster")]
 pub mod cluster;
+mod context;
 mod control;
 mod listen;
 mod metrics;
 #[cfg(feature = "cluster")]
 mod program;
+mod responses;
 mod runner;
 mod servers;
 mod services;

@@ -47,7 +47,7 @@ pub(crate) async fn serve(
     shutdown: CancellationToken,
 ) {
     let server = Server {
-        listener,
+        listener: listener.into(),
         transport,
         limits: limits.connections,
         shutdown: Shutdown {

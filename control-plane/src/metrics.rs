@@ -1,7 +1,11 @@
 //! What the control plane counts, besides its discovery service.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
+use assent_context::{CollectionSpec, Mark};
 use assent_core::fleet::ReplicaState;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -49,6 +53,17 @@ pub(crate) struct MechanismLabel {
     pub(crate) mechanism: &'static str,
 }
 
+/// Labels `api_version`, `kind` and `collection`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct CollectionLabels {
+    /// Its version.
+    pub(crate) api_version: String,
+    /// Its kind.
+    pub(crate) kind: String,
+    /// The first characters of its id: a kind may have several collections.
+    pub(crate) collection: String,
+}
+
 /// Metrics of the driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
@@ -70,16 +85,22 @@ pub(crate) struct Metrics {
     pub(crate) webhook_flips: Counter,
     /// Statuses and revisions stored.
     pub(crate) status_writes: Family<ResultLabel, Counter>,
-    /// 1 where this process decides.
+    /// 1 if this process leads.
     pub(crate) leader: Gauge,
     /// Pods that asked for an evaluator and have none.
     pub(crate) uninjected_pods: Gauge,
     /// PolicyRevisions that belong to no policy.
     pub(crate) foreign_revisions: Gauge,
-    /// When certificates in use end; no series where there are none.
+    /// When certificates in use end; no series if there are none.
     pub(crate) certificate_expiry: Family<CertificateLabel, Gauge>,
     /// What confines the processes that vet modules; no series before that is known.
     pub(crate) vetting_confinement: Family<MechanismLabel, Gauge>,
+    /// Objects that policies read.
+    pub(crate) context_objects: Family<CollectionLabels, Gauge>,
+    /// Bytes of objects that policies read.
+    pub(crate) context_bytes: Family<CollectionLabels, Gauge>,
+    /// How long ago a collection was known to be what the API server has.
+    pub(crate) context_age: Family<CollectionLabels, Gauge>,
 }
 
 // === impl Metrics ===
@@ -101,6 +122,9 @@ impl Default for Metrics {
             foreign_revisions: Gauge::default(),
             certificate_expiry: Family::default(),
             vetting_confinement: Family::default(),
+            context_objects: Family::default(),
+            context_bytes: Family::default(),
+            context_age: Family::default(),
         }
     }
 }
@@ -118,6 +142,28 @@ impl Metrics {
         let label = MechanismLabel { mechanism };
         let gauge = self.vetting_confinement.get_or_create(&label);
         gauge.set(in_force.into());
+    }
+
+    /// Brings the gauges of collections up to date.
+    pub(crate) fn measure_context(&self, marks: &[(Arc<CollectionSpec>, Mark)]) {
+        let families = [
+            &self.context_objects,
+            &self.context_bytes,
+            &self.context_age,
+        ];
+        families.iter().for_each(|family| family.clear());
+        for (spec, mark) in marks {
+            let labels = CollectionLabels {
+                api_version: spec.api_version().to_owned(),
+                kind: spec.kind().to_owned(),
+                collection: spec.id().to_string().chars().take(8).collect(),
+            };
+            let values = [mark.totals.objects, mark.totals.bytes, mark.age.as_secs()];
+            for (family, value) in families.iter().zip(values) {
+                let value = i64::try_from(value).unwrap_or(i64::MAX);
+                family.get_or_create(&labels).set(value);
+            }
+        }
     }
 
     /// Notes when a certificate ends.
@@ -220,6 +266,21 @@ impl Metrics {
             "vetting_confinement",
             "Whether a mechanism confines the processes that vet modules",
             self.vetting_confinement.clone(),
+        );
+        registry.register(
+            "context_objects",
+            "Objects in a collection that policies read",
+            self.context_objects.clone(),
+        );
+        registry.register(
+            "context_bytes",
+            "Bytes of the objects in a collection that policies read",
+            self.context_bytes.clone(),
+        );
+        registry.register(
+            "context_source_age_seconds",
+            "Time since a collection was known to be what the API server has",
+            self.context_age.clone(),
         );
     }
 }

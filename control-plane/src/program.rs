@@ -35,9 +35,9 @@ pub struct Program {
 enum Command {
     /// Runs without Kubernetes: policies from a directory, evaluators in this process
     Standalone(Box<UpArgs>),
-    /// Brings the cluster's definitions of our kinds up to this build's
+    /// Updates the cluster's CustomResourceDefinitions of Assent's kinds to those of this build
     ApplyCrds(Box<ClusterArgs>),
-    /// Takes away what would outlive an uninstallation and hurt: webhooks, finalizers
+    /// Removes webhooks and finalizers, which would block the cluster after an uninstallation
     Cleanup(Box<CleanupArgs>),
     /// Vets one module given on standard input; the control plane runs this itself
     #[command(hide = true)]
@@ -51,7 +51,7 @@ enum Command {
 // === impl Program ===
 
 impl Program {
-    /// Runs until it is told to stop.
+    /// Runs until SIGTERM or SIGINT.
     pub fn run(self) -> ExitCode {
         let Self { command, cluster } = self;
         let ended = match command {
@@ -78,7 +78,7 @@ fn prepare(format: &str) {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
-    // Both fail only where they were done already.
+    // Both fail only if they were done already.
     let _ = match format {
         "json" => lines.json().try_init(),
         _ => lines.try_init(),
@@ -86,7 +86,7 @@ fn prepare(format: &str) {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
 
-/// This very program, which vets modules as a child.
+/// This program, which also vets modules as a child process.
 fn vetter() -> anyhow::Result<Vetter> {
     let exe = std::env::current_exe().context("failed to find this program")?;
     Ok(Vetter::new(exe, vec!["vet".into()]))

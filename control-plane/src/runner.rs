@@ -26,15 +26,16 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     clock::Clock,
+    context::{self, ContextSource},
     metrics::{Metrics, POLICY_STATES, ServerLabel, StateLabels},
-    vetting::{self, DeclaredSources, Job, SignatureJob, Vetting},
+    vetting::{self, DeclaredSources, Job, SettingsAccess, SignatureJob, Vetting},
 };
 
 mod status;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use status::client_status;
+pub(crate) use status::{client_status, server_names};
 
 /// Where the answer to a rollback request goes: the generation that was copied and the new one.
 pub(crate) type RollbackAnswer = oneshot::Sender<Result<(i64, i64), rollout::Error>>;
@@ -51,6 +52,8 @@ pub(crate) struct ModuleAccess {
     pub(crate) addresses: AddressPolicy,
     /// Declared sources.
     pub(crate) sources: SourcesOf,
+    /// Settings that come from Secrets; `None` if there are none.
+    pub(crate) settings: Option<SettingsAccess>,
 }
 
 /// Performs actions on everything that both modes have.
@@ -61,6 +64,8 @@ pub(crate) struct Runner {
     metrics: Metrics,
     vetting: Vetting,
     access: ModuleAccess,
+    /// Follows objects that policies read.
+    context: Arc<dyn ContextSource>,
     /// Vetting jobs that run; dropping a guard cancels the job and its process.
     jobs: HashMap<PolicyId, (i64, DropGuard)>,
     /// Cancels what must not outlive this runner.
@@ -79,7 +84,13 @@ pub(crate) struct Runner {
 impl Runner {
     /// A runner that has performed nothing. `vetting` reports through its own channel;
     /// [`Runner::vetted`] turns its reports into outcomes.
-    pub(crate) fn new(hub: Hub, metrics: Metrics, vetting: Vetting, access: ModuleAccess) -> Self {
+    pub(crate) fn new(
+        hub: Hub,
+        metrics: Metrics,
+        vetting: Vetting,
+        access: ModuleAccess,
+        context: Arc<dyn ContextSource>,
+    ) -> Self {
         let stopped = CancellationToken::new();
         Self {
             clock: Clock::start(),
@@ -87,6 +98,7 @@ impl Runner {
             metrics,
             vetting,
             access,
+            context,
             jobs: HashMap::new(),
             _running: stopped.clone().drop_guard(),
             stopped,
@@ -123,9 +135,17 @@ impl Runner {
             Action::CancelVet(id) => drop(self.jobs.remove(&id)),
             Action::FetchModule(module) => self.fetch(*module),
             Action::VerifySignature(check) => self.verify(*check),
+            Action::CheckSettings(check) => {
+                let access = self.access.settings.clone();
+                self.vetting
+                    .check_settings(*check, access, self.stopped.clone());
+            }
             Action::AnswerRollback(ticket, result) => self.answer(ticket, result),
             Action::AddServer(server) => self.hub.add_server(&server),
             Action::RemoveServer(server) => self.hub.remove_server(&server),
+            Action::FollowKinds(kinds) => self.context.follow_kinds(kinds),
+            Action::FollowCollections(followed) => self.context.follow_collections(followed),
+            Action::AssignCollections(assignment) => context::assign(&self.hub, *assignment),
             Action::Publish(server, snapshot) => self.publish(&server, snapshot),
             Action::SetSynced => self.hub.set_synced(),
             Action::Measure(measurement) => self.observe(measurement),
@@ -134,10 +154,17 @@ impl Runner {
         None
     }
 
-    /// The outcome of vetting a module or of checking its signature.
+    /// The outcome of vetting a module, or of checking its signature or its settings.
     pub(crate) fn vetted<B: Backend>(&mut self, report: vetting::Report) -> Outcome<B> {
         let outcome = match report {
             vetting::Report::Vetted(outcome) => outcome,
+            vetting::Report::Settings(checked) => {
+                return Outcome::SettingsChecked {
+                    id: checked.id,
+                    generation: checked.generation,
+                    result: checked.result,
+                };
+            }
             vetting::Report::Signature(checked) => {
                 return Outcome::SignatureChecked {
                     id: checked.id,
@@ -198,6 +225,7 @@ impl Runner {
                 self.metrics.replicas.get_or_create(&labels).set(count);
             }
         }
+        self.metrics.measure_context(&self.hub.context().marks());
         let counted = self.measure_policies(controller);
         self.forget_servers(controller, counted);
     }
@@ -217,10 +245,15 @@ impl Runner {
             addresses: self.access.addresses,
             verification: job.verification,
             settings: job.settings,
+            settings_from: job.settings_from,
+            secret_settings: job.secret_settings,
+            settings_access: self.access.settings.clone(),
             entrypoint: job.entrypoint,
             mutating: job.mutating,
+            check: job.check,
             limits: job.limits,
             granted_capabilities: job.granted_capabilities,
+            declares_context: job.declares_context,
         };
         self.vetting.start(job, sources, cancelled);
     }
@@ -232,7 +265,7 @@ impl Runner {
         let stopped = self.stopped.clone();
         tokio::spawn(async move {
             let fetching = vetting::fetch_again(
-                artefacts.store(),
+                &artefacts,
                 &module.url,
                 module.digest,
                 &sources,

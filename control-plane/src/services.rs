@@ -7,6 +7,8 @@ use assent_core::{Digest, PolicyKey};
 use assent_grpc::{
     Authenticator, Discovery, Hub, Services,
     certificate::{Certificates, Signer},
+    context::{Context, LiveReads},
+    csds::Csds,
     modules::{Artefact, ModuleBytes, ModuleSource, ModuleStat, Modules},
     rollout::{self, RevisionRow, Rollout, Rollouts, Undone},
     status::{ClientStatus, Page, Query as StatusQuery, StatusSource, Unavailable},
@@ -24,6 +26,7 @@ pub(crate) struct Sources {
     pub(crate) control: Control,
     pub(crate) blobs: Arc<Blobs>,
     pub(crate) signer: Arc<dyn Signer>,
+    pub(crate) reads: Arc<dyn LiveReads>,
 }
 
 /// The module store as a source.
@@ -43,7 +46,9 @@ impl Sources {
                 auth.clone(),
                 control.clone(),
             ))
+            .with(Csds::new(hub.clone(), auth.clone(), control.clone()))
             .with(Rollout::new(hub.clone(), auth.clone(), control))
+            .with(Context::new(hub.clone(), auth.clone(), self.reads.clone()))
             .with(Certificates::new(
                 hub.clone(),
                 auth.clone(),
@@ -95,6 +100,11 @@ impl ModuleSource for Blobs {
 impl StatusSource for Control {
     async fn client_status(&self, query: StatusQuery) -> Result<Option<Page>, Unavailable> {
         let asked = self.ask(|answer| Query::ClientStatus(query, answer)).await;
+        asked.map_err(|ended| Unavailable(ended.to_string()))
+    }
+
+    async fn servers(&self) -> Result<Vec<String>, Unavailable> {
+        let asked = self.ask(Query::Servers).await;
         asked.map_err(|ended| Unavailable(ended.to_string()))
     }
 

@@ -1,10 +1,13 @@
 //! Standalone mode: everything in one process, for evaluation, for pipelines and for development.
 
 pub(crate) mod args;
+mod certificates;
+mod discovery;
 mod endpoints;
 mod event_loop;
 mod fleet;
 mod http;
+mod objects;
 mod run;
 mod services;
 pub mod token;
@@ -15,5 +18,5 @@ pub use run::{Running, start};
 
 pub use crate::{
     control::{Control, Ended},
-    view::PolicyObject,
+    view::{ManifestProblem, PolicyObject},
 };

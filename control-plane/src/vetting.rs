@@ -12,6 +12,7 @@ mod fetch;
 mod flights;
 mod locks;
 mod memory;
+mod settings;
 mod signature;
 #[cfg(test)]
 mod tests;
@@ -23,24 +24,31 @@ use std::{
     time::Duration,
 };
 
-use assent_api::parse::Module;
+use assent_api::{
+    parse::Module,
+    settings::{SecretSettings, SettingsSource},
+};
 use assent_controller::Failure;
 use assent_core::{Digest, policy::Limits, rollout::PolicyId};
 use assent_modules::{
     store::{MAX_MODULE_BYTES, Store},
     vet::{VetLimits, VetRequest},
 };
-use assent_oci::{AddressPolicy, Files, ModuleUrl, Puller, Sources};
+use assent_oci::{AddressPolicy, ConfigMapKey, Files, ModuleUrl, Puller, Sources};
 use assent_wasm::capability;
 use async_trait::async_trait;
+use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use self::fetch::{BYTES_IN_FLIGHT, Fetched, Fetcher, RESTORING};
+#[cfg(any(feature = "cluster", test))]
+pub(crate) use self::settings::ReadSettings;
 pub(crate) use self::{
     artefacts::{Artefacts, COLLECT_EVERY},
     compiler::Compiler,
+    settings::{SettingsAccess, SettingsReport},
     signature::{SignatureJob, SignatureReport},
 };
 
@@ -71,16 +79,26 @@ pub(crate) struct Job {
     /// Public keys (PEM), one of which must have signed the module; none requires no
     /// signature.
     pub(crate) verification: Vec<String>,
-    /// Canonical JSON.
+    /// Canonical JSON, without the values of Secrets.
     pub(crate) settings: Arc<[u8]>,
+    /// Settings that come from Secrets.
+    pub(crate) settings_from: Vec<SettingsSource>,
+    /// The complete settings, if they are known: Secrets are not read.
+    pub(crate) secret_settings: Option<SecretSettings>,
+    /// Reads Secrets; none refuses settings that come from them.
+    pub(crate) settings_access: Option<SettingsAccess>,
     /// Entrypoint of a Rego module.
     pub(crate) entrypoint: String,
     /// Whether the policy may change objects.
     pub(crate) mutating: bool,
+    /// Whether the policy decides about requests at Envoy.
+    pub(crate) check: bool,
     /// Resolved limits.
     pub(crate) limits: Limits,
     /// The host calls that the policy's server grants.
     pub(crate) granted_capabilities: Vec<String>,
+    /// Whether the policy declares objects of the cluster that it reads.
+    pub(crate) declares_context: bool,
 }
 
 /// The sources that a PolicyServer declares.
@@ -97,6 +115,13 @@ pub(crate) enum DeclaredSources {
 pub(crate) trait ReadSources: std::fmt::Debug + Send + Sync {
     /// Reads them; the error says what is missing.
     async fn read(&self) -> Result<Sources, Failure>;
+
+    /// Reads a key of a ConfigMap, for a policy of `namespace`; none is a policy of the cluster.
+    async fn config_map(
+        &self,
+        key: &ConfigMapKey,
+        namespace: Option<&str>,
+    ) -> Result<Bytes, Failure>;
 }
 
 /// What is reported.
@@ -106,6 +131,8 @@ pub(crate) enum Report {
     Vetted(Outcome),
     /// A signature was checked.
     Signature(SignatureReport),
+    /// Secrets were read again.
+    Settings(SettingsReport),
 }
 
 /// The outcome of a job.
@@ -127,7 +154,7 @@ impl Vetting {
         let compiler = artefacts.compiler().clone();
         let store = compiler.store().clone();
         Self {
-            fetcher: Fetcher::new(store, compiler.metrics().clone()),
+            fetcher: Fetcher::new(store, compiler.clone()),
             compiler,
             artefacts,
             outcomes,
@@ -166,16 +193,19 @@ impl Vetting {
         sources: &DeclaredSources,
         since: u64,
     ) -> Result<Module, Failure> {
+        let secret_settings = settings::resolve(job).await?;
         let Fetched {
             digest,
             size,
             url,
             signer,
         } = self.fetch(job, sources, since).await?;
-        let request = request(job);
+        let request = request(job, secret_settings.as_ref());
         let vetted = self.compiler.vet(job.namespace(), digest, &request);
         let facts = vetted.await?;
-        if let Some(why) = facts.required_context {
+        if let Some(why) = facts.required_context
+            && !job.declares_context
+        {
             return Err(failure::no_context(&why));
         }
         let listed = facts.metadata.and_then(|m| m.host_capabilities);
@@ -187,6 +217,7 @@ impl Vetting {
             host_capabilities: capability::effective(granted, listed.as_deref()),
             signer,
             url,
+            secret_settings,
         })
     }
 
@@ -208,8 +239,17 @@ impl Vetting {
                 signer: None,
             });
         }
-        let sources = sources.read().await?;
-        let fetched = self.fetcher.fetch(job, sources, since).await?;
+        let url: ModuleUrl = job
+            .url
+            .parse()
+            .map_err(|e| failure::invalid(format!("spec.module: {e}")))?;
+        let fetched = match url.config_map() {
+            Some(key) => self.fetch_config_map(job, &url, key, sources).await?,
+            None => {
+                let sources = sources.read().await?;
+                self.fetcher.fetch(job, url, sources, since).await?
+            }
+        };
         match job.pinned.filter(|pinned| *pinned != fetched.digest) {
             None => Ok(fetched),
             Some(pinned) => Err(failure::pull(format!(
@@ -222,6 +262,29 @@ impl Vetting {
 }
 
 // === impl Job ===
+
+impl Vetting {
+    /// A ConfigMap is read once per generation: what it contains then is what the revision is made of.
+    async fn fetch_config_map(
+        &self,
+        job: &Job,
+        url: &ModuleUrl,
+        key: &ConfigMapKey,
+        sources: &DeclaredSources,
+    ) -> Result<Fetched, Failure> {
+        if !job.verification.is_empty() {
+            let why = "a ConfigMap has no signature, which the PolicyServer requires";
+            return Err(failure::invalid(format!("spec.module: {why}")));
+        }
+        let DeclaredSources::Elsewhere(place) = sources else {
+            let why = "ConfigMaps can be read in a cluster only; use file://";
+            return Err(failure::invalid(format!("spec.module: {why}")));
+        };
+        let content = place.config_map(key, job.id.key.namespace()).await?;
+        let pinned = url.pin_text(&content).map_err(failure::pulling)?;
+        self.fetcher.keep(&pinned, content, job).await
+    }
+}
 
 impl Job {
     /// Whom the policy is scheduled for; all cluster-wide policies together count as one.
@@ -241,10 +304,10 @@ impl DeclaredSources {
     }
 }
 
-/// Fetches a module that a stored revision names and the store lacks; retries until it is
-/// there.
+/// Fetches a module that a stored revision names and the store lacks, or builds it again from its text; retries until
+/// it is there.
 pub(crate) async fn fetch_again(
-    store: &Store,
+    artefacts: &Artefacts,
     url: &str,
     digest: Digest,
     sources: &DeclaredSources,
@@ -253,7 +316,7 @@ pub(crate) async fn fetch_again(
 ) {
     let mut wait = Duration::from_secs(2);
     loop {
-        let fetched = fetch_once(store, url, digest, sources, addresses, files).await;
+        let fetched = fetch_once(artefacts, url, digest, sources, addresses, files).await;
         let Err(why) = fetched else { return };
         warn!(%digest, "failed to fetch a module again; retrying: {why}");
         tokio::time::sleep(wait).await;
@@ -262,23 +325,48 @@ pub(crate) async fn fetch_again(
 }
 
 async fn fetch_once(
-    store: &Store,
+    artefacts: &Artefacts,
     url: &str,
     digest: Digest,
     sources: &DeclaredSources,
     addresses: AddressPolicy,
     files: Option<&Path>,
 ) -> Result<(), String> {
+    let store = artefacts.store();
     if is_stored(store, digest).await? {
         return Ok(());
     }
     let _turn = RESTORING.acquire().await.map_err(|e| e.to_string())?;
-    let sources = sources.read().await.map_err(|f| f.refusal.message)?;
-    let mut puller = Puller::new(sources, addresses).map_err(|e| e.to_string())?;
-    if let Some(base) = files {
-        puller = puller.with_files(Files::Below(base.to_owned()));
-    }
-    pull_into(store, &puller, url, digest).await
+    let url: ModuleUrl = url.parse().map_err(|e| format!("{e}"))?;
+    let content = match (url.config_map(), sources) {
+        (Some(key), DeclaredSources::Elsewhere(place)) => {
+            let content = place.config_map(key, Some(&key.namespace)).await;
+            let content = content.map_err(|f| f.refusal.message)?;
+            url.pin_text(&content).map_err(|e| e.to_string())?;
+            content
+        }
+        _ => {
+            let sources = sources.read().await.map_err(|f| f.refusal.message)?;
+            let mut puller = Puller::new(sources, addresses).map_err(|e| e.to_string())?;
+            if let Some(base) = files {
+                puller = puller.with_files(Files::Below(base.to_owned()));
+            }
+            pull(&puller, &url).await?
+        }
+    };
+    let module = match url.text_name() {
+        Some(name) => rebuild(artefacts.compiler(), name, content).await?,
+        None => content,
+    };
+    let stored = store.put_expected(digest, module).await;
+    stored.map_err(|e| e.to_string())
+}
+
+/// Builds a text again. Another version of the interpreter gives another module, which the store refuses.
+async fn rebuild(compiler: &Compiler, name: &str, content: Bytes) -> Result<Bytes, String> {
+    let text = fetch::text(name, content, String::new()).map_err(|f| f.refusal.message)?;
+    let built = compiler.build("", &text).await;
+    built.map_err(|f| f.refusal.message)
 }
 
 async fn is_stored(store: &Store, digest: Digest) -> Result<bool, String> {
@@ -288,26 +376,22 @@ async fn is_stored(store: &Store, digest: Digest) -> Result<bool, String> {
 
 /// Pulls within the budget that all pulls share: after a restart many modules may be missing
 /// at once.
-async fn pull_into(
-    store: &Store,
-    puller: &Puller,
-    url: &str,
-    digest: Digest,
-) -> Result<(), String> {
-    let url: ModuleUrl = url.parse().map_err(|e| format!("{e}"))?;
-    let located = puller.locate(&url).await.map_err(|e| e.to_string())?;
+async fn pull(puller: &Puller, url: &ModuleUrl) -> Result<Bytes, String> {
+    let located = puller.locate(url).await.map_err(|e| e.to_string())?;
     let size = located.size().unwrap_or(MAX_MODULE_BYTES as u64);
     let _share = BYTES_IN_FLIGHT.take(size).await;
     let pulled = puller.fetch(located).await.map_err(|e| e.to_string())?;
-    let stored = store.put_expected(digest, pulled.bytes).await;
-    stored.map_err(|e| e.to_string())
+    Ok(pulled.bytes)
 }
 
-fn request(job: &Job) -> VetRequest {
-    let settings = String::from_utf8_lossy(&job.settings).into_owned();
+fn request(job: &Job, secret: Option<&SecretSettings>) -> VetRequest {
+    let settings = secret.map_or(&job.settings, |secret| &secret.json);
+    let settings = String::from_utf8_lossy(settings).into_owned();
     VetRequest {
+        confidential: secret.is_some(),
         entrypoint: job.entrypoint.clone(),
         mutating: job.mutating,
+        check: job.check,
         granted_capabilities: job.granted_capabilities.clone(),
         limits: VetLimits {
             timeout_ms: job.limits.timeout_ms.into(),

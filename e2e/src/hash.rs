@@ -32,14 +32,50 @@ pub fn content_digest(policy: &v1::Policy) -> String {
     bytes.extend(limits.timeout_ms.to_be_bytes());
     bytes.extend(limits.memory_bytes.to_be_bytes());
     let kinds = policy.context_resources.iter();
-    list(
-        &mut bytes,
-        kinds.map(|r| format!("{}/{}", r.api_version, r.kind)),
-    );
-    list(&mut bytes, policy.host_capabilities.iter().cloned());
+    list(&mut bytes, kinds.map(declaration));
+    let capabilities = policy.host_capabilities.iter();
+    list(&mut bytes, capabilities.map(|c| c.clone().into_bytes()));
     field(&mut bytes, policy.message.as_bytes());
     field(&mut bytes, policy.entrypoint.as_bytes());
+    if !policy.settings_salt.is_empty() {
+        field(&mut bytes, b"settings_salt");
+        field(&mut bytes, &policy.settings_salt);
+    }
+    if let Some(scope) = &policy.requests {
+        requests(&mut bytes, scope);
+    }
     digest(&bytes)
+}
+
+fn requests(bytes: &mut Vec<u8>, scope: &v1::RequestScope) {
+    let count = |bytes: &mut Vec<u8>, count: usize| {
+        let count = u32::try_from(count).expect("a list must be short");
+        bytes.extend(count.to_be_bytes());
+    };
+    field(bytes, b"requests");
+    bytes.extend(scope.order.to_be_bytes());
+    bytes.push(u8::from(scope.reads_body));
+    count(bytes, scope.r#match.len());
+    for entry in &scope.r#match {
+        for list in [
+            &entry.hosts,
+            &entry.paths,
+            &entry.path_prefixes,
+            &entry.methods,
+        ] {
+            count(bytes, list.len());
+            list.iter().for_each(|item| field(bytes, item.as_bytes()));
+        }
+        count(bytes, entry.headers.len());
+        for header in &entry.headers {
+            field(bytes, header.name.as_bytes());
+            bytes.push(u8::from(header.exact.is_some()));
+            field(
+                bytes,
+                header.exact.as_deref().unwrap_or_default().as_bytes(),
+            );
+        }
+    }
 }
 
 // === impl Held ===
@@ -80,13 +116,31 @@ fn field(bytes: &mut Vec<u8>, value: &[u8]) {
     bytes.extend(value);
 }
 
-fn list(bytes: &mut Vec<u8>, items: impl Iterator<Item = String>) {
-    let mut items: Vec<String> = items.collect();
+fn list(bytes: &mut Vec<u8>, items: impl Iterator<Item = Vec<u8>>) {
+    let mut items: Vec<Vec<u8>> = items.collect();
     items.sort();
     count(bytes, items.len());
     for item in items {
-        field(bytes, item.as_bytes());
+        field(bytes, &item);
     }
+}
+
+/// Scope and projection are covered only if they are not the default.
+fn declaration(resource: &v1::ContextResource) -> Vec<u8> {
+    let mut bytes = format!("{}/{}", resource.api_version, resource.kind).into_bytes();
+    let lists = [&resource.fields, &resource.namespaces];
+    if lists.iter().all(|list| list.is_empty()) && resource.label_selector.is_empty() {
+        return bytes;
+    }
+    bytes.push(0);
+    for items in lists {
+        list(
+            &mut bytes,
+            items.iter().map(|item| item.clone().into_bytes()),
+        );
+    }
+    bytes.extend(resource.label_selector.as_bytes());
+    bytes
 }
 
 fn count(bytes: &mut Vec<u8>, n: usize) {

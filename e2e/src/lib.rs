@@ -4,6 +4,7 @@
 //! contract and nothing of the implementation.
 
 pub mod client;
+pub mod envoy;
 pub mod evaluator;
 pub mod hash;
 pub mod http;

@@ -15,7 +15,7 @@ use rcgen::{KeyPair, SigningKey as _};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::{eventually, process::Process, tools::tool, up::free_address};
+use crate::{eventually, module, process::Process, tools::tool, up::free_address};
 
 /// The same content over TLS, optionally with a password.
 pub struct Front {
@@ -156,10 +156,7 @@ impl Registry {
 
     /// Pushes a module of this repository's example policies.
     pub async fn push_example(&self, image: &str, policy: &str) -> String {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policies");
-        let file = file.join(policy).join("policy.wasm");
-        let module = fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-        self.push(image, &module).await
+        self.push(image, &module::example(policy)).await
     }
 
     async fn upload(&self, name: &str, blob: &[u8]) -> String {

@@ -154,7 +154,7 @@ fn shapes(lines: &[String]) -> Vec<String> {
 }
 
 /// Which line stands for each of a pattern, from `at` on; none for [`ELISION`], which is any
-/// number of them. None where they are not those of the pattern.
+/// number of them. None if they do not match the pattern.
 fn align(pattern: &[String], lines: &[String], at: usize) -> Option<Vec<Option<usize>>> {
     let Some((first, rest)) = pattern.split_first() else {
         return (at == lines.len()).then(Vec::new);

@@ -9,12 +9,13 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use assent_core::{RevisionId, RouteState, Version};
+use assent_core::{RevisionId, RouteState, Version, policy::is_for_requests};
 
 use crate::{
+    envoy::RequestTable,
     evaluation::{LoadedPolicy, Route},
     metrics::Metrics,
-    plan::{RevisionName, RoutingTable, Target},
+    plan::{RevisionName, RoutingTable, Row, Target},
 };
 
 #[cfg(test)]
@@ -37,6 +38,8 @@ pub(crate) struct PolicySet {
     retired: Vec<(Arc<str>, Arc<AtomicU64>)>,
     /// Per object (policy and uid): what answers paths that are no longer in the table.
     objects: HashMap<String, Object>,
+    /// The policies that decide about requests at Envoy.
+    requests: RequestTable,
 }
 
 /// The loaded revisions, by name.
@@ -66,6 +69,9 @@ struct Object {
 type History = HashMap<String, Generations>;
 type Generations = BTreeMap<i64, bool>;
 
+/// Why nothing is answered before the first set.
+const NO_SET: &str = "no set of policies has been loaded yet";
+
 /// Generations remembered per object; webhooks point at one of the last few.
 const REMEMBERED: usize = 64;
 
@@ -94,7 +100,7 @@ impl ActiveSet {
     /// Replaces the set. One store: no request sees half of it.
     pub(crate) fn swap(&self, table: &RoutingTable, loaded: &LoadedPolicies) {
         let before = self.current.load_full();
-        let entry = |(path, row): (&Arc<str>, &crate::plan::Row)| {
+        let entry = |(path, row): (&Arc<str>, &Row)| {
             let requests = before.paths.get(path).map(|entry| entry.requests.clone());
             let entry = Entry {
                 state: row.state,
@@ -113,6 +119,7 @@ impl ActiveSet {
             retired: retired.collect(),
             objects: self.objects(&paths, loaded),
             paths,
+            requests: RequestTable::new(table, |row| request_policy(row, loaded)),
         };
         self.current.store(Arc::new(set));
     }
@@ -180,8 +187,19 @@ impl ActiveSet {
 // === impl PolicySet ===
 
 impl PolicySet {
+    /// The policies that decide about requests at Envoy; an error if no set is known yet.
+    pub(crate) fn requests(&self) -> Result<&RequestTable, &'static str> {
+        match self.version {
+            Some(_) => Ok(&self.requests),
+            None => Err(NO_SET),
+        }
+    }
+
     /// What answers `path`; counts requests on paths that should have none.
     pub(crate) fn find(&self, path: &str, metrics: &Metrics) -> Lookup {
+        if is_for_requests(path) {
+            return Lookup::Unknown;
+        }
         if let Some(entry) = self.paths.get(path) {
             if entry.state == RouteState::Retired {
                 entry.requests.fetch_add(1, Relaxed);
@@ -193,7 +211,7 @@ impl PolicySet {
             };
         }
         if self.version.is_none() {
-            return Lookup::NotLoaded("no set of policies has been loaded yet".into());
+            return Lookup::NotLoaded(NO_SET.into());
         }
         self.find_past(path, metrics)
     }
@@ -256,6 +274,21 @@ impl Answer {
             None => Self::NotLoaded("the route names no revision that is loaded".into()),
         }
     }
+}
+
+/// The policy that decides about requests on this row.
+fn request_policy(row: &Row, loaded: &LoadedPolicies) -> Result<Arc<LoadedPolicy>, Arc<str>> {
+    let found = match &row.target {
+        Target::NotLoaded(why) => return Err(why.as_str().into()),
+        Target::Revisions(revisions) => match revisions.as_slice() {
+            [revision] => loaded.get(revision.as_str()),
+            _ => None,
+        },
+    };
+    let found = found.filter(|one| one.policy.content.requests.is_some());
+    found.cloned().ok_or_else(|| {
+        Arc::from("the route names no revision that is loaded and decides about requests")
+    })
 }
 
 fn object_key(revision: &str) -> Option<String> {

@@ -26,7 +26,7 @@ impl Admin {
     /// Serves until stopped; probes must work through a drain.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
         let server = Server {
-            listener,
+            listener: listener.into(),
             transport: Arc::new(ArcSwap::from_pointee(Transport::Plain)),
             limits: Limits::probes(),
             shutdown: Shutdown {

@@ -30,6 +30,9 @@ pub(crate) struct Offer {
     /// The revision, its digest verified, or why it can't be used. A newer control plane may send fields that this
     /// evaluator does not know: that rejects one revision, not the set.
     pub(crate) body: Result<Arc<Policy>, String>,
+    /// The control plane does not give its settings to this evaluator, which was injected into a pod of a user. It is
+    /// ready without the revision: otherwise one tenant's policy would keep pods of others from starting.
+    pub(crate) withheld: bool,
 }
 
 /// One whole response, its parts put together.
@@ -145,6 +148,7 @@ impl Offer {
             revision: policy.revision.clone(),
             content_digest: policy.content_digest,
             body: Ok(policy.clone()),
+            withheld: false,
         })
     }
 
@@ -170,6 +174,7 @@ impl Offer {
             revision: policy.revision,
             content_digest: policy.content_digest,
             body,
+            withheld: false,
         }
     }
 }

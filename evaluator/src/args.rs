@@ -12,10 +12,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::{Config, Evaluator, Listen, Timings, TlsFiles, memory};
+use crate::{
+    Config, DecisionLogConfig, DecisionLogTarget, Evaluator, Listen, Timings, TlsFiles, memory,
+};
 
+pub mod authz;
 mod registries;
 
+use authz::AuthzArgs;
 use registries::RegistryArgs;
 
 /// Follows an Assent control plane and answers admission reviews with its policies.
@@ -24,7 +28,7 @@ use registries::RegistryArgs;
 // Comments are help texts for a terminal, which has no links.
 #[allow(rustdoc::bare_urls)]
 pub struct Args {
-    /// Where the control plane serves discovery, for example https://assent.assent-system.svc:15010
+    /// URL of the control plane's discovery port, for example https://assent.assent-system.svc:15010
     #[arg(long, env = "ASSENT_DISCOVERY", value_name = "URL")]
     discovery: Uri,
     /// Name of this replica; the pod's name in a cluster
@@ -38,7 +42,7 @@ pub struct Args {
         default_value = "default"
     )]
     policy_server: String,
-    /// Where reviews are answered
+    /// Address of the review port
     #[arg(
         long,
         env = "ASSENT_LISTEN",
@@ -46,11 +50,10 @@ pub struct Args {
         default_value = "127.0.0.1:8443"
     )]
     listen: SocketAddr,
-    /// Address that the control plane reports for this replica; the address of --listen
-    /// without it
+    /// Address that the control plane reports for this replica [default: that of --listen]
     #[arg(long, env = "ASSENT_ADVERTISE", value_name = "IP")]
     advertise: Option<IpAddr>,
-    /// Where probes and metrics are answered
+    /// Address of probes and metrics
     #[arg(
         long,
         env = "ASSENT_ADMIN_LISTEN",
@@ -90,7 +93,7 @@ pub struct Args {
     /// certificate are answered
     #[arg(long, env = "ASSENT_CLIENT_CA", value_name = "FILE")]
     client_ca: Option<PathBuf>,
-    /// Memory for requests and evaluations, such as 512Mi; derived from the container's limit without it
+    /// Memory for requests and evaluations, such as 512Mi [default: derived from the container's limit]
     #[arg(long, env = "ASSENT_MEMORY_BUDGET", value_name = "BYTES", value_parser = memory::parse_bytes)]
     memory_budget: Option<u64>,
     /// Seconds for which requests are answered after SIGTERM
@@ -101,7 +104,7 @@ pub struct Args {
         default_value_t = 15.0
     )]
     drain_seconds: f64,
-    /// Started from disk: seconds to wait for a control plane before being ready without it
+    /// After a start from disk: seconds to wait for a control plane before becoming ready without it
     #[arg(
         long,
         env = "ASSENT_READY_WITHOUT_CONTROL_PLANE",
@@ -110,8 +113,26 @@ pub struct Args {
     )]
     ready_without_control_plane: f64,
     #[command(flatten)]
+    authz: AuthzArgs,
+    #[command(flatten)]
     registries: RegistryArgs,
-    /// How lines are logged: text or json
+    /// Where denials, errors and a sample of allowed requests are logged, one JSON object per line: stdout, off, or a file
+    #[arg(
+        long,
+        env = "ASSENT_DECISION_LOG",
+        value_name = "TARGET",
+        default_value = "stdout"
+    )]
+    decision_log: DecisionLogTarget,
+    /// Log one in N allowed requests in the decision log; 1 = all, 0 = none
+    #[arg(
+        long,
+        env = "ASSENT_DECISION_LOG_ALLOWS",
+        value_name = "N",
+        default_value_t = 100
+    )]
+    decision_log_allows: u64,
+    /// Format of log lines: text or json
     #[arg(long, env = "ASSENT_LOG_FORMAT", value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
     log_format: String,
 }
@@ -138,7 +159,10 @@ impl Args {
             memory_budget,
             drain_seconds,
             ready_without_control_plane,
+            authz,
             registries,
+            decision_log,
+            decision_log_allows,
             log_format,
         } = self;
         log_to_stderr(&log_format);
@@ -167,9 +191,14 @@ impl Args {
                 .zip(tls_key)
                 .map(|(cert, key)| TlsFiles { cert, key }),
             client_ca,
+            requests: authz.config(),
             engine: None,
             memory_budget,
             registries: registries.read()?,
+            decision_log: DecisionLogConfig {
+                target: decision_log,
+                allows: decision_log_allows,
+            },
             timings,
         })
         .await?;
@@ -258,6 +287,16 @@ mod tests {
             "--oci-auth",
             "/a",
             "--oci-private-addresses",
+            "--decision-log",
+            "off",
+            "--decision-log-allows",
+            "1",
+            "--authz",
+            "unix:/run/authz/socket",
+            "--authz-default",
+            "allow",
+            "--authz-namespace",
+            "ns",
         ];
         assert!(parse(&all).is_ok());
         assert!(parse(&[]).is_ok());

@@ -1,13 +1,17 @@
 //! The configuration of an evaluator.
 
 use std::{
+    convert::Infallible,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
+    str::FromStr,
     time::Duration,
 };
 
 use assent_oci::{AddressPolicy, Images, Sources, SourcesError};
 use http::Uri;
+
+use crate::envoy::table::Workloads;
 
 /// The configuration of an evaluator. Embedding processes fill it in themselves.
 pub struct Config {
@@ -36,6 +40,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// PEM file with the authorities that sign the certificates of clients; none lets every client ask.
     pub client_ca: Option<PathBuf>,
+    /// Where Envoy asks about requests; none does not answer it.
+    pub requests: Option<RequestsConfig>,
     /// An engine to share; none starts one for this evaluator.
     pub engine: Option<assent_wasm::Engine>,
     /// Bytes for requests and evaluations; none derives them from the limit of the container or the memory of the
@@ -43,8 +49,59 @@ pub struct Config {
     pub memory_budget: Option<u64>,
     /// Which registries policies may ask about images, and how.
     pub registries: RegistryAccess,
+    /// Which decisions are logged, and where.
+    pub decision_log: DecisionLogConfig,
     /// Intervals and timeouts; tests use shorter ones.
     pub timings: Timings,
+}
+
+/// The decision log: denials and errors, and a sample of allowed requests, as JSON lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DecisionLogConfig {
+    /// Where lines are written.
+    pub target: DecisionLogTarget,
+    /// One of so many allowed requests is logged; 1 is all, 0 none.
+    pub allows: u64,
+}
+
+/// Where decisions are logged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DecisionLogTarget {
+    /// Nowhere.
+    #[default]
+    Off,
+    /// On standard output, which has nothing else.
+    Stdout,
+    /// Appended to a file.
+    File(PathBuf),
+}
+
+/// How requests at Envoy are decided.
+pub struct RequestsConfig {
+    /// Where Envoy asks.
+    pub listen: RequestsListen,
+    /// For requests that no policy matches.
+    pub default: DefaultDecision,
+    /// Whose policies decide.
+    pub workloads: Workloads,
+}
+
+/// Where Envoy asks. A port that is not on the loopback interface has the TLS of the review port.
+pub enum RequestsListen {
+    /// A TCP port.
+    Tcp(Listen),
+    /// A Unix socket. Whoever may open the directory may ask.
+    Unix(PathBuf),
+}
+
+/// What is decided about requests that no policy matches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DefaultDecision {
+    /// They are denied.
+    #[default]
+    Deny,
+    /// They are allowed.
+    Allow,
 }
 
 /// An address, or a socket that is bound already.
@@ -109,11 +166,28 @@ impl Config {
             token_file: None,
             tls: None,
             client_ca: None,
+            requests: None,
             engine: None,
             memory_budget: None,
             registries: RegistryAccess::default(),
+            decision_log: DecisionLogConfig::default(),
             timings: Timings::default(),
         }
+    }
+}
+
+// === impl DecisionLogTarget ===
+
+impl FromStr for DecisionLogTarget {
+    type Err = Infallible;
+
+    /// `off`, `stdout`, or the path of a file.
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text {
+            "off" | "" => Self::Off,
+            "stdout" | "-" => Self::Stdout,
+            path => Self::File(path.into()),
+        })
     }
 }
 

@@ -27,7 +27,7 @@ mod loaded;
 mod route;
 mod shared;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use decision::{Decision, Query};
 pub(crate) use intake::{Intake, Reading, RequestMemory};
@@ -145,8 +145,8 @@ impl Executor {
         }
     }
 
-    /// Takes a place for a request of this peer before anything of it is read.
-    pub(crate) fn read(&self, peer: IpAddr) -> Result<Reading, Overloaded> {
+    /// Begins to read a request of this peer.
+    pub(crate) fn read(&self, peer: IpAddr) -> Reading {
         self.bounds.intake.begin(peer)
     }
 
@@ -208,6 +208,11 @@ impl Executor {
 // === impl Evaluation ===
 
 impl Evaluation {
+    /// The route whose policies are asked.
+    pub(crate) fn route(&self) -> &Route {
+        &self.route
+    }
+
     /// Asks the policies of the route in order.
     pub(crate) fn decide(&self, query: &Query<'_>) -> Decision<'_> {
         self.decide_by(&self.route, query)
@@ -215,8 +220,8 @@ impl Evaluation {
 
     /// The same by another route of the same policy, within the limits of this one.
     pub(crate) fn decide_by<'a>(&self, route: &'a Route, query: &Query<'_>) -> Decision<'a> {
-        let (decision, took) = decision::decide(route, query, self.on_slow);
-        self.seconds.observe(took.as_secs_f64());
+        let decision = decision::decide(route, query, self.on_slow);
+        self.seconds.observe(decision.took.as_secs_f64());
         decision
     }
 }

@@ -5,6 +5,11 @@ pub fn review(bytes: &[u8]) -> bool {
     crate::admission::fuzz::review(bytes)
 }
 
+/// A call of Envoy.
+pub fn check(bytes: &[u8]) -> bool {
+    crate::envoy::fuzz::check(bytes)
+}
+
 /// The file in which the last good set is kept.
 pub fn kept_set(bytes: &[u8]) -> bool {
     crate::store::fuzz::kept_set(bytes)

@@ -10,6 +10,9 @@ mod announced;
 pub mod args;
 mod client;
 mod config;
+pub mod context;
+mod decision_log;
+mod envoy;
 mod evaluation;
 mod failure;
 #[doc(hidden)]
@@ -27,7 +30,11 @@ mod sync;
 mod tls;
 mod wire;
 
-pub use config::{Config, Listen, RegistryAccess, Timings, TlsFiles};
+pub use config::{
+    Config, DecisionLogConfig, DecisionLogTarget, DefaultDecision, Listen, RegistryAccess,
+    RequestsConfig, RequestsListen, Timings, TlsFiles,
+};
+pub use envoy::{check, table::Workloads};
 pub use memory::memory_limit;
 pub use metrics::render as render_metrics;
 pub use registries::host_services;

@@ -113,23 +113,9 @@ fn machine_memory(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Parses a number of bytes with an optional suffix, as in the resources of a container: `512Mi`, `2G`, `1000000`.
+/// Parses an amount of memory as in the resources of a container: `512Mi`, `2G`, `1000000`.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    const SUFFIXES: [(&str, u64); 6] = [
-        ("Ki", 1 << 10),
-        ("Mi", 1 << 20),
-        ("Gi", 1 << 30),
-        ("k", 1_000),
-        ("M", 1_000_000),
-        ("G", 1_000_000_000),
-    ];
-    let suffix = SUFFIXES.iter().find(|(suffix, _)| text.ends_with(suffix));
-    let (number, unit) = suffix.map_or((text, 1), |(suffix, unit)| {
-        (&text[..text.len() - suffix.len()], *unit)
-    });
-    let number: Option<u64> = number.parse().ok();
-    number
-        .and_then(|number| number.checked_mul(unit))
+    assent_core::quantity::bytes(text)
         .filter(|bytes| *bytes > 0)
         .ok_or_else(|| "expected a number of bytes such as 512Mi, 2G or 1000000".to_owned())
 }
@@ -233,7 +219,8 @@ mod tests {
         assert_eq!(parse_bytes("512Mi"), Ok(512 * MIB));
         assert_eq!(parse_bytes("2G"), Ok(2_000_000_000));
         assert_eq!(parse_bytes("100"), Ok(100));
-        for bad in ["", "Mi", "-1", "0", "1.5Gi", "99999999999Gi", "1 Mi"] {
+        assert_eq!(parse_bytes("1.5Gi"), Ok(1536 * MIB));
+        for bad in ["", "Mi", "-1", "0", "99999999999Gi", "1 Mi"] {
             assert!(parse_bytes(bad).is_err(), "{bad}");
         }
     }

@@ -2,7 +2,7 @@
 
 use assent_core::{Mode, Policy};
 use prometheus_client::{
-    encoding::EncodeLabelSet,
+    encoding::{EncodeLabel as _, EncodeLabelSet, LabelSetEncoder},
     metrics::{
         counter::Counter,
         family::Family,
@@ -11,6 +11,10 @@ use prometheus_client::{
     },
     registry::Registry,
 };
+
+mod denials;
+
+use denials::Denials;
 
 /// What every name begins with.
 const PREFIX: &str = "assent";
@@ -29,8 +33,11 @@ pub(crate) struct Metrics {
     pub(crate) overload_rejections: Counter,
     pub(crate) connected: Gauge,
     pub(crate) state_errors: Counter,
+    pub(crate) context_mismatches: Counter,
     pub(crate) certificate_expiry: Family<CertificateLabels, Gauge>,
     pub(crate) requests: Family<CodeLabels, Counter>,
+    pub(crate) denials: Denials,
+    dropped_decisions: Family<DropLabels, Counter>,
 }
 
 /// The counters of one revision, looked up once.
@@ -43,22 +50,36 @@ pub(crate) struct PolicyMetrics {
     policy: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct VerdictLabels {
     policy: String,
     mode: &'static str,
     verdict: &'static str,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ErrorLabels {
     policy: String,
     reason: &'static str,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CodeLabels {
     pub(crate) code: u16,
+    pub(crate) endpoint: Endpoint,
+}
+
+/// What was asked. Series of the review port have no such label, those of Envoy's port have `endpoint="authz"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Endpoint {
+    Reviews,
+    Authz,
+}
+
+/// Why a line of the decision log was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct DropLabels {
+    reason: &'static str,
 }
 
 /// A family, so that there is no series before there is a certificate: zero is 1970.
@@ -88,13 +109,21 @@ impl Metrics {
             overload_rejections: Counter::default(),
             connected: Gauge::default(),
             state_errors: Counter::default(),
+            context_mismatches: Counter::default(),
             certificate_expiry: Family::default(),
             requests: Family::default(),
+            denials: Denials::default(),
+            dropped_decisions: Family::default(),
         }
     }
 
     pub(crate) fn register(&self, registry: &mut Registry) {
         let to = registry.sub_registry_with_prefix(PREFIX);
+        to.register(
+            "context_mismatches",
+            "States of collections that did not match their root",
+            self.context_mismatches.clone(),
+        );
         to.register(
             "evaluations",
             "Verdicts of policies",
@@ -160,6 +189,16 @@ impl Metrics {
             "Review requests by status code",
             self.requests.clone(),
         );
+        to.register(
+            "denials",
+            "Denials and errors by kind and namespace, those of monitor mode included",
+            self.denials.family(),
+        );
+        to.register(
+            "decision_log_dropped",
+            "Lines that are missing in the decision log",
+            self.dropped_decisions.clone(),
+        );
     }
 
     /// The counters of one revision's policy.
@@ -185,6 +224,11 @@ impl Metrics {
         }
     }
 
+    /// Counts a line that is missing in the decision log.
+    pub(crate) fn dropped_decisions(&self, labels: DropLabels) {
+        self.dropped_decisions.get_or_create(&labels).inc();
+    }
+
     /// Forgets a policy that is gone, so that series do not grow for ever.
     pub(crate) fn forget(&self, policy: &str, reasons: &[&'static str]) {
         for mode in MODES {
@@ -201,6 +245,61 @@ impl Metrics {
             let policy = policy.to_owned();
             self.errors.remove(&ErrorLabels { policy, reason });
         }
+    }
+}
+
+// === impl DropLabels ===
+
+impl DropLabels {
+    /// More decisions than the log takes in a second.
+    pub(crate) const RATE: Self = Self { reason: "rate" };
+    /// The output is slower than decisions are made.
+    pub(crate) const QUEUE: Self = Self { reason: "queue" };
+    /// The output can't be written to.
+    pub(crate) const WRITE: Self = Self { reason: "write" };
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    fn of(policy: &str) -> Self {
+        match assent_core::policy::is_for_requests(policy) {
+            true => Self::Authz,
+            false => Self::Reviews,
+        }
+    }
+
+    fn encode(self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
+        match self {
+            Self::Reviews => Ok(()),
+            Self::Authz => ("endpoint", "authz").encode(encoder.encode_label()),
+        }
+    }
+}
+
+// === labels ===
+
+impl EncodeLabelSet for VerdictLabels {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
+        ("policy", self.policy.as_str()).encode(encoder.encode_label())?;
+        ("mode", self.mode).encode(encoder.encode_label())?;
+        ("verdict", self.verdict).encode(encoder.encode_label())?;
+        Endpoint::of(&self.policy).encode(encoder)
+    }
+}
+
+impl EncodeLabelSet for ErrorLabels {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
+        ("policy", self.policy.as_str()).encode(encoder.encode_label())?;
+        ("reason", self.reason).encode(encoder.encode_label())?;
+        Endpoint::of(&self.policy).encode(encoder)
+    }
+}
+
+impl EncodeLabelSet for CodeLabels {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
+        ("code", self.code).encode(encoder.encode_label())?;
+        self.endpoint.encode(encoder)
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use assent_core::{Digest, Policy, RevisionId, Route, RouteState, Version};
+use assent_core::{Digest, Policy, RevisionId, Route, RouteState, Version, policy::RequestScope};
 
 use crate::{
     announced::{Announced, Routes},
@@ -46,6 +46,8 @@ pub(crate) struct RoutingTable {
 pub(crate) struct Row {
     pub(crate) state: RouteState,
     pub(crate) target: Target,
+    /// Which requests at Envoy a revision that is not loaded would decide about, if that is known.
+    pub(crate) requests: Option<Arc<RequestScope>>,
 }
 
 /// What answers a path.
@@ -137,6 +139,7 @@ impl RoutingTable {
         let row = Row {
             state: RouteState::Retired,
             target: Target::Revisions(vec![revision.clone()]),
+            requests: None,
         };
         self.retained.insert(revision.clone());
         self.rows.insert(revision.as_str().into(), row);
@@ -175,7 +178,9 @@ impl RoutingTable {
         let target = match missing {
             None => Target::Revisions(route.revisions.clone()),
             Some(missing) => {
-                self.active_complete &= route.state != RouteState::Active;
+                let offer = announced.offers().get(missing);
+                let withheld = offer.is_some_and(|offer| offer.withheld);
+                self.active_complete &= route.state != RouteState::Active || withheld;
                 match fallback(route, missing, announced, loaded) {
                     Some(revision) => {
                         self.retained.insert(revision.clone());
@@ -185,8 +190,16 @@ impl RoutingTable {
                 }
             }
         };
-        let state = route.state;
-        self.rows.insert(path.clone(), Row { state, target });
+        let requests = match &target {
+            Target::NotLoaded(_) => missing.and_then(|missing| scope(announced, missing)),
+            Target::Revisions(_) => None,
+        };
+        let row = Row {
+            state: route.state,
+            target,
+            requests,
+        };
+        self.rows.insert(path.clone(), row);
     }
 }
 
@@ -209,6 +222,11 @@ impl<'a> RevisionName<'a> {
     pub(crate) fn same_object(&self, other: &RevisionName<'_>) -> bool {
         self.policy == other.policy && self.uid == other.uid
     }
+}
+
+fn scope(announced: &Announced, revision: &RevisionId) -> Option<Arc<RequestScope>> {
+    let policy = announced.offers().get(revision)?.body.as_ref().ok()?;
+    policy.content.requests.clone()
 }
 
 /// Whether the announced content of a revision is loaded under its name.

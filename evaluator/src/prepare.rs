@@ -7,11 +7,13 @@ use std::{
     time::Instant,
 };
 
+use arc_swap::ArcSwap;
 use assent_core::{Digest, Policy, PolicyKey, RevisionId};
 use assent_wasm::{Engine, HostServices, Module};
 use futures::{Stream, StreamExt as _, stream};
 
 use crate::{
+    context::{ContextData, LiveReads, Subject, with_objects},
     failure::{Failure, Stage},
     store::Store,
     sync::machine::Timing,
@@ -29,9 +31,17 @@ pub(crate) struct Preparer {
     engine: Engine,
     store: Option<Arc<Store>>,
     services: Arc<HostServices>,
+    objects: Objects,
     cache: Arc<Mutex<Cache>>,
     /// One at a time: a marker then names the one that crashed the process, and compilation uses all cores by itself.
     turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Objects of the cluster that policies read.
+#[derive(Clone)]
+pub(crate) struct Objects {
+    pub(crate) data: Arc<ContextData>,
+    pub(crate) live: Arc<dyn LiveReads>,
 }
 
 /// Results so far. The thread that compiles adds them, so that a stream that breaks during a long compilation does not
@@ -39,6 +49,8 @@ pub(crate) struct Preparer {
 #[derive(Default)]
 struct Cache {
     sandboxes: HashMap<Key, Arc<assent_wasm::Policy>>,
+    /// On whose behalf sandboxes ask the control plane: the newest loaded revision of that content.
+    revisions: HashMap<Key, Arc<ArcSwap<String>>>,
     modules: HashMap<Digest, Module>,
 }
 
@@ -59,11 +71,13 @@ impl Preparer {
         engine: Engine,
         store: Option<Arc<Store>>,
         services: Arc<HostServices>,
+        objects: Objects,
     ) -> Self {
         Self {
             engine,
             store,
             services,
+            objects,
             cache: Arc::default(),
             turn: Arc::default(),
         }
@@ -109,10 +123,42 @@ impl Preparer {
     /// Removes results that no loaded revision needs.
     pub(crate) fn retain<'a>(&self, loaded: impl Iterator<Item = &'a Arc<Policy>> + Clone) {
         let keys: HashSet<Key> = loaded.clone().map(|policy| key(policy)).collect();
+        self.name_revisions(loaded.clone());
         let modules: HashSet<Digest> = loaded.map(|policy| policy.content.module_digest).collect();
         let mut cache = self.cache();
         cache.sandboxes.retain(|key, _| keys.contains(key));
+        cache.revisions.retain(|key, _| keys.contains(key));
         cache.modules.retain(|digest, _| modules.contains(digest));
+    }
+
+    fn name_revisions<'a>(&self, loaded: impl Iterator<Item = &'a Arc<Policy>>) {
+        let mut newest: HashMap<Key, &Arc<Policy>> = HashMap::new();
+        for policy in loaded {
+            let known = newest.entry(key(policy)).or_insert(policy);
+            if known.generation < policy.generation {
+                *known = policy;
+            }
+        }
+        let cache = self.cache();
+        for (key, policy) in newest {
+            if let Some(name) = cache.revisions.get(&key) {
+                name.store(Arc::new(policy.revision.to_string()));
+            }
+        }
+    }
+
+    /// The services of one policy.
+    fn services(&self, policy: &Policy) -> Arc<HostServices> {
+        let name = Arc::new(ArcSwap::from_pointee(policy.revision.to_string()));
+        self.cache().revisions.insert(key(policy), name.clone());
+        let subject = Subject {
+            policy: policy.policy.clone(),
+            revision: name,
+            declared: policy.content.context_resources.clone(),
+            capabilities: policy.content.host_capabilities.clone(),
+        };
+        let Objects { data, live } = &self.objects;
+        Arc::new(with_objects(&self.services, subject, data, live))
     }
 
     fn missing_modules(&self, policies: &[Arc<Policy>]) -> HashSet<Digest> {
@@ -216,7 +262,7 @@ impl Preparer {
         let began = Instant::now();
         let outcome = module.and_then(|module| self.sandbox(policy, &module));
         if let Ok(sandbox) = &outcome {
-            sandbox.connect(self.services.clone());
+            sandbox.connect(self.services(policy));
             self.cache().sandboxes.insert(key(policy), sandbox.clone());
         }
         (outcome, compile_us, micros(began))

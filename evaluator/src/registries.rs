@@ -8,14 +8,14 @@ use std::{
 
 use assent_core::Digest;
 use assent_oci::{Images, SourcesError};
-use assent_wasm::{HostNamespace, HostServices};
+use assent_wasm::{CallError, HostNamespace, HostServices};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture, future::Shared};
 use tokio::runtime::Handle;
 
 use crate::config::RegistryAccess;
 
-mod cache;
+pub(crate) mod cache;
 mod question;
 
 use cache::Cache;
@@ -131,11 +131,16 @@ impl HostNamespace for Registries {
         true
     }
 
-    fn waits(&self) -> bool {
+    fn waits(&self, _: &str, _: &[u8]) -> bool {
         true
     }
 
-    fn call(&self, operation: &str, payload: &[u8], within: Duration) -> Result<Vec<u8>, String> {
+    fn call(
+        &self,
+        operation: &str,
+        payload: &[u8],
+        within: Duration,
+    ) -> Result<Vec<u8>, CallError> {
         let key = key(operation, payload);
         if let Some(known) = self.memory().cache.get(&key, Instant::now()) {
             return Ok(known.to_vec());
@@ -149,8 +154,8 @@ impl HostNamespace for Registries {
         match receiver.recv_timeout(within) {
             Ok(reply) => reply
                 .map(|bytes| bytes.to_vec())
-                .map_err(|why| why.to_string()),
-            Err(_) => Err("the registry did not answer in time".to_owned()),
+                .map_err(|why| CallError::Refused(why.to_string())),
+            Err(_) => Err("the registry did not answer in time".into()),
         }
     }
 }

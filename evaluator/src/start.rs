@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use assent_core::fleet::feature;
 use assent_proto::v1;
 use assent_serve::{Limits, Server, Shutdown};
 use assent_wasm::{Abi, Engine, EngineConfig, MemoryBudget};
@@ -25,10 +26,14 @@ use crate::{
     admission::Handler,
     client::Connector,
     config::{Config, Listen},
+    context::{
+        self, ContextData, disk, live::RemoteReads, metrics::ContextMetrics, stream::Replication,
+    },
+    decision_log::DecisionLog,
     evaluation::{Executor, Intake, PolicyStates},
     memory::MemoryPlan,
     metrics::Metrics,
-    prepare::Preparer,
+    prepare::{Objects, Preparer},
     readiness::Readiness,
     registries::host_services,
     self_check::SelfCheck,
@@ -37,6 +42,7 @@ use crate::{
     tls::Certificates,
 };
 
+mod authz;
 mod security;
 
 use security::Security;
@@ -47,6 +53,7 @@ pub struct Evaluator;
 /// A running evaluator. Dropping it stops it at once, without a drain.
 pub struct Handle {
     listen: SocketAddr,
+    authz: Option<SocketAddr>,
     admin: Option<SocketAddr>,
     readiness: Arc<Readiness>,
     drain: CancellationToken,
@@ -56,6 +63,7 @@ pub struct Handle {
     tasks: Vec<JoinHandle<()>>,
     keeper: Option<JoinHandle<()>>,
     store: Option<Arc<Store>>,
+    decisions: DecisionLog,
 }
 
 /// Why an evaluator can't start.
@@ -81,6 +89,12 @@ pub enum Error {
     /// The engine did not start.
     #[error(transparent)]
     Engine(#[from] assent_wasm::EngineError),
+    /// Decisions can't be logged as configured.
+    #[error("failed to open the decision log: {source}")]
+    DecisionLog {
+        /// The error.
+        source: std::io::Error,
+    },
     /// The configuration of registries is invalid.
     #[error(transparent)]
     Registries(#[from] assent_oci::SourcesError),
@@ -131,9 +145,11 @@ impl Evaluator {
             token_file,
             tls,
             client_ca,
+            requests,
             engine,
             memory_budget,
             registries,
+            decision_log,
             timings,
         } = config;
         check_discovery(&discovery, ca.is_some())?;
@@ -141,6 +157,7 @@ impl Evaluator {
         let admin = admin_listen
             .map(|listen| bind(listen, "probes and metrics"))
             .transpose()?;
+        let requests = requests.map(authz::Port::bind).transpose()?;
         let memory = MemoryPlan::detect(memory_budget);
         let engine = match engine {
             Some(engine) => engine,
@@ -171,27 +188,40 @@ impl Evaluator {
         let reached = SocketAddr::new(advertise.unwrap_or(listen.ip()), listen.port());
         let threads = threads();
         let active = Arc::new(ActiveSet::default());
+        let decisions = DecisionLog::open(&decision_log, metrics.clone())
+            .map_err(|source| Error::DecisionLog { source })?;
+        let intake = Intake::new(memory.bodies);
+        let executor = Arc::new(Executor::new(metrics.clone(), threads, intake));
         let handler = Handler {
             active: active.clone(),
-            executor: Arc::new(Executor::new(
-                metrics.clone(),
-                threads,
-                Intake::new(memory.bodies),
-            )),
+            executor: executor.clone(),
             readiness: readiness.clone(),
             metrics: metrics.clone(),
+            decisions: decisions.clone(),
             client_certificates,
         };
+        let shutdown = Shutdown {
+            drain: drain.clone(),
+            stop: stop.clone(),
+        };
         let server = Server {
-            listener,
+            listener: listener.into(),
             transport: transport.clone(),
             limits: Limits::reviews(),
-            shutdown: Shutdown {
-                drain: drain.clone(),
-                stop: stop.clone(),
-            },
+            shutdown: shutdown.clone(),
         };
         let server = tokio::spawn(serve_reviews(server, Arc::new(handler)));
+        let authz = requests.as_ref().and_then(authz::Port::addr);
+        if let Some(port) = requests {
+            let shared = authz::Shared {
+                active: active.clone(),
+                executor: executor.clone(),
+                metrics: metrics.clone(),
+                decisions: decisions.clone(),
+            };
+            let serve = port.serve(shared, transport.clone(), shutdown);
+            tasks.push(tokio::spawn(serve));
+        }
         let check = SelfCheck {
             port: listen,
             transport,
@@ -201,10 +231,12 @@ impl Evaluator {
         };
         tasks.push(tokio::spawn(check.run()));
 
+        let data = Arc::new(ContextData::default());
         let admin_addr = admin.as_ref().map(|(_, addr)| *addr);
         if let Some((listener, _)) = admin {
             let mut registry = Registry::default();
             metrics.register(&mut registry);
+            registry.register_collector(Box::new(ContextMetrics(data.clone())));
             let readiness = readiness.clone();
             let admin = Arc::new(Admin {
                 readiness,
@@ -219,14 +251,27 @@ impl Evaluator {
             .map(|store| tokio::spawn(keep::run(store, kept, metrics.clone())));
         let restored = store.as_ref().and_then(|store| restore(store, &metrics));
         let (health_sender, health) = mpsc::channel(HEALTH_EVENTS);
+        let context = replication(store.as_deref(), data, &metrics);
+        if let Some(store) = store.clone() {
+            let keep = disk::run(store, context.clone(), metrics.clone());
+            tasks.push(tokio::spawn(keep));
+        }
+        let node = node(&engine, id, policy_server, format!("{scheme}://{reached}"));
+        let live = Arc::default();
+        let objects = Objects {
+            data: context.data().clone(),
+            live: Arc::new(RemoteReads::new(node.clone(), Arc::clone(&live))),
+        };
         let sync = DiscoveryClient {
             connector,
-            node: node(&engine, id, policy_server, format!("{scheme}://{reached}")),
+            node,
             machine: machine(store.as_deref(), restored.as_ref(), &metrics),
             active,
             // Half of the threads: one slow policy leaves room for the others.
             states: PolicyStates::new(metrics.clone(), threads / 2, engine.memory().clone()),
-            preparer: Preparer::new(engine, store.clone(), services),
+            preparer: Preparer::new(engine, store.clone(), services, objects),
+            context,
+            live,
             readiness: readiness.clone(),
             metrics: metrics.clone(),
             health,
@@ -238,9 +283,10 @@ impl Evaluator {
             loaded: HashMap::new(),
         };
         tasks.push(tokio::spawn(sync.run(restored, stop.clone())));
-        tracing::info!(%listen, admin = ?admin_addr, ?memory, "evaluator started");
+        tracing::info!(%listen, admin = ?admin_addr, ?authz, ?memory, "evaluator started");
         Ok(Handle {
             listen,
+            authz,
             admin: admin_addr,
             readiness,
             drain,
@@ -250,6 +296,7 @@ impl Evaluator {
             tasks,
             keeper,
             store,
+            decisions,
         })
     }
 }
@@ -260,6 +307,11 @@ impl Handle {
     /// Where reviews are answered.
     pub fn listen_addr(&self) -> SocketAddr {
         self.listen
+    }
+
+    /// Where Envoy's calls are answered, if on a TCP port.
+    pub fn authz_addr(&self) -> Option<SocketAddr> {
+        self.authz
     }
 
     /// Where probes and metrics are answered.
@@ -289,6 +341,7 @@ impl Handle {
             let _ = task.await;
         }
         self.close_store().await;
+        self.decisions.flush().await;
     }
 
     /// Waits until the last set is saved. Removes the markers of modules that are still being compiled: they did not
@@ -399,6 +452,22 @@ fn machine(store: Option<&Store>, restored: Option<&Restored>, metrics: &Metrics
     Machine::new(store.crashed(&served), term)
 }
 
+/// Objects that earlier processes have kept are served at once, as old as they are.
+fn replication(
+    store: Option<&Store>,
+    data: Arc<ContextData>,
+    metrics: &Metrics,
+) -> Arc<Replication> {
+    let term = store
+        .and_then(|store| store.term().ok())
+        .unwrap_or_default();
+    let mut machine = context::machine::Machine::new(term);
+    if let Some(store) = store {
+        disk::restore(store, &mut machine, &data, metrics);
+    }
+    Arc::new(Replication::new(machine, data, metrics.clone()))
+}
+
 fn restore(store: &Store, metrics: &Metrics) -> Option<Restored> {
     match store.load() {
         Ok(restored) => restored,
@@ -421,6 +490,7 @@ fn node(engine: &Engine, id: String, policy_server: String, endpoint: String) ->
         endpoint,
         // Added to the first message of each stream.
         lease_transitions: 0,
+        features: vec![feature::CONFIRM.to_owned()],
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use assent_core::{Digest, Policy};
+use assent_core::{Digest, Policy, Route};
 
 use crate::announced::{Announced, Routes};
 
@@ -50,6 +50,8 @@ pub(crate) enum Error {
     Locked(PathBuf),
     #[error("failed to read {path}: {why}")]
     Damaged { path: PathBuf, why: String },
+    #[error("failed to write {path}: {why}")]
+    Seal { path: PathBuf, why: String },
 }
 
 /// The file of the leadership term.
@@ -62,7 +64,7 @@ const LARGEST: u64 = 1 << 30;
 
 impl Store {
     pub(crate) fn open(root: &Path, seal: Seal) -> Result<Self, Error> {
-        for dir in ["", "modules", "attempts", "crashed"] {
+        for dir in ["", "modules", "attempts", "crashed", "context"] {
             let dir = root.join(dir);
             fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
         }
@@ -98,7 +100,12 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
             Err(error) => return Err(io_error("read", &path)(error)),
         };
-        text.trim().parse().map_err(|_| Error::Damaged {
+        let Some(line) = self.seal.check(TERM, &text) else {
+            // Whoever can write here could make this evaluator refuse every leader.
+            tracing::warn!(path = %path.display(), "ignoring a leadership term that is not authentic");
+            return Ok(0);
+        };
+        line.trim().parse().map_err(|_| Error::Damaged {
             path,
             why: "it is not a number".into(),
         })
@@ -108,7 +115,7 @@ impl Store {
     pub(crate) fn keep_term(&self, term: u64) -> Result<(), Error> {
         match self.term() {
             Ok(kept) if kept == term => Ok(()),
-            _ => self.write(TERM, format!("{term}\n").as_bytes()),
+            _ => self.write(TERM, self.seal.sign(TERM, &term.to_string()).as_bytes()),
         }
     }
 
@@ -126,8 +133,24 @@ impl Store {
             )
         });
         let version = Announced::new(offers.collect(), routes.clone()).version();
-        let body = crate::wire::write_set(&version, policies.values(), routes.values());
-        self.write("set", &self.seal.wrap(whole, &body))
+        let confidential = policies.values().any(|p| p.content.is_confidential());
+        let withhold = confidential && !self.seal.is_confidential();
+        if withhold {
+            tracing::warn!(
+                "settings that come from Secrets are not written to disk without a key: give --state-key, so that a \
+                 restart without a control plane can serve their policies"
+            );
+        }
+        let write = match withhold {
+            true => crate::wire::write_withheld_set,
+            false => crate::wire::write_set,
+        };
+        let policies: Vec<&Arc<Policy>> = policies.values().collect();
+        let routes: Vec<&Arc<Route>> = routes.values().collect();
+        let body = write(&version, &policies, &routes);
+        let file = self.seal.wrap(whole && !withhold, &body);
+        let path = self.root.join("set");
+        self.write("set", &file.map_err(|why| Error::Seal { path, why })?)
     }
 
     /// A module by its digest. A file with another digest is removed: the module will be fetched again.
@@ -199,6 +222,40 @@ impl Store {
             .map_err(io_error("flush", dir))
     }
 
+    /// Writes a file that only this evaluator's seal opens.
+    pub(crate) fn write_sealed(&self, name: &str, body: &[u8]) -> Result<(), Error> {
+        let path = self.root.join(name);
+        let file = self.seal.wrap(true, body);
+        self.write(name, &file.map_err(|why| Error::Seal { path, why })?)
+    }
+
+    /// Whether only those who have the key can read what is written sealed.
+    pub(crate) fn is_confidential(&self) -> bool {
+        self.seal.is_confidential()
+    }
+
+    /// Reads a file that [`Store::write_sealed`] wrote; the error says what is wrong with it.
+    pub(crate) fn read_sealed(&self, name: &str) -> Result<Vec<u8>, String> {
+        let path = self.root.join(name);
+        let bytes = read_bounded(&path).map_err(|error| error.to_string())?;
+        let (_, body) = self.seal.open(&bytes)?;
+        Ok(body)
+    }
+
+    /// The names of files in a directory of the store.
+    pub(crate) fn list(&self, directory: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.root.join(directory));
+        let entries = entries.into_iter().flatten().flatten();
+        entries
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()
+    }
+
+    /// Removes a file that is not needed; one that can't be removed is only waste.
+    pub(crate) fn remove(&self, name: &str) {
+        let _ = fs::remove_file(self.root.join(name));
+    }
+
     fn module_path(&self, digest: &Digest) -> PathBuf {
         self.root.join("modules").join(digest.hex())
     }
@@ -219,7 +276,7 @@ impl Restored {
 
 fn decode(bytes: &[u8], seal: &Seal) -> Result<Restored, String> {
     let (whole, body) = seal.open(bytes)?;
-    let update = crate::wire::read_set(body)?;
+    let update = crate::wire::read_set(&body)?;
     let set = Announced::default()
         .updated(&update, true)
         .map_err(|error| error.to_string())?;

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use arc_swap::ArcSwapOption;
 use assent_proto::v1;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -12,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     active::{ActiveSet, LoadedPolicies},
     client::{Connection, Connector},
+    context::stream::Replication,
     evaluation::{HealthEvent, LoadedPolicy, PolicyStates},
+    failure::{Failure, Stage},
     metrics::Metrics,
     prepare::{Modules, Preparer},
     readiness::Readiness,
@@ -36,6 +39,9 @@ pub(crate) struct DiscoveryClient {
     pub(crate) preparer: Preparer,
     pub(crate) active: Arc<ActiveSet>,
     pub(crate) states: PolicyStates,
+    pub(crate) context: Arc<Replication>,
+    /// Where live reads go; none while there is no stream.
+    pub(crate) live: Arc<ArcSwapOption<Connection>>,
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) metrics: Metrics,
     pub(crate) health: mpsc::Receiver<HealthEvent>,
@@ -204,6 +210,12 @@ impl DiscoveryClient {
             let Some(outcome) = outcomes.get(&policy.revision) else {
                 continue;
             };
+            // Prepared once, and cached: what waits for objects costs nothing when they come.
+            let missing = self.context.data().missing(policy);
+            let outcome = match (outcome, missing) {
+                (Ok(_), Some(missing)) => &Err(Failure::transient(Stage::Context, missing)),
+                (outcome, _) => outcome,
+            };
             let result = match outcome {
                 Ok(sandbox) => {
                     let events = self.health_sender.clone();
@@ -239,6 +251,7 @@ impl DiscoveryClient {
         self.metrics.snapshot_version.set(version);
         tracing::info!(version = %swap.table.version, revisions = swap.loaded.len(), whole = swap.whole, "set in place");
         if swap.confirmed {
+            self.context.saw(swap.lease_transitions);
             self.readiness.confirmed(swap.table.active_complete);
             self.keep.send_replace(Some(keep::Kept {
                 policies: swap.loaded,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use assent_core::{Digest, Policy, RevisionId, Route};
+use assent_core::{Digest, Policy, RevisionId, Route, Version};
 use assent_proto::{google::rpc::Status, v1};
 use assent_wire::{from_proto, to_proto};
 use prost::Message as _;
@@ -67,21 +67,37 @@ pub(crate) fn read(response: v1::DeltaPolicyDiscoveryResponse) -> Result<Part, E
 }
 
 /// The same set as one message, as it is kept on disk.
-pub(crate) fn write_set<'a>(
-    version: &assent_core::Version,
-    policies: impl IntoIterator<Item = &'a Arc<Policy>>,
-    routes: impl IntoIterator<Item = &'a Arc<Route>>,
+pub(crate) fn write_set(
+    version: &Version,
+    policies: &[&Arc<Policy>],
+    routes: &[&Arc<Route>],
+) -> Vec<u8> {
+    write(
+        version,
+        policies.iter().map(|p| to_proto::policy(p)),
+        routes,
+    )
+}
+
+/// The same without settings that come from Secrets. Their revisions are rejected when it is read.
+pub(crate) fn write_withheld_set(
+    version: &Version,
+    policies: &[&Arc<Policy>],
+    routes: &[&Arc<Route>],
+) -> Vec<u8> {
+    let policies = policies.iter().map(|p| to_proto::withheld_policy(p));
+    write(version, policies, routes)
+}
+
+fn write(
+    version: &Version,
+    policies: impl Iterator<Item = v1::Policy>,
+    routes: &[&Arc<Route>],
 ) -> Vec<u8> {
     v1::DeltaPolicyDiscoveryResponse {
         version_info: version.to_string(),
-        policies: policies
-            .into_iter()
-            .map(|policy| to_proto::policy(policy))
-            .collect(),
-        routes: routes
-            .into_iter()
-            .map(|route| to_proto::route(route))
-            .collect(),
+        policies: policies.collect(),
+        routes: routes.iter().map(|route| to_proto::route(route)).collect(),
         ..Default::default()
     }
     .encode_to_vec()
@@ -90,9 +106,12 @@ pub(crate) fn write_set<'a>(
 /// Reads what [`write_set`] wrote.
 pub(crate) fn read_set(bytes: &[u8]) -> Result<Update, String> {
     let message = v1::DeltaPolicyDiscoveryResponse::decode(bytes).map_err(|e| e.to_string())?;
-    read(message)
-        .map(|part| part.update)
-        .map_err(|error| error.to_string())
+    let mut update = read(message).map_err(|error| error.to_string())?.update;
+    for offer in &mut update.offers {
+        // This evaluator did not write them: the control plane gives them to it.
+        Arc::make_mut(offer).withheld = false;
+    }
+    Ok(update)
 }
 
 /// The first message of a stream.
@@ -192,6 +211,7 @@ fn offer(policy: v1::Policy) -> Result<Arc<Offer>, Error> {
         Err(why) => Offer {
             revision,
             content_digest,
+            withheld: why == from_proto::PolicyError::SettingsWithheld,
             body: Err(why.to_string()),
         },
     }))

@@ -9,16 +9,21 @@ mod corpus;
 use corpus::check;
 
 #[test]
-fn reviews() {
+fn reviews_of_the_corpus_are_handled() {
     check("review", fuzz::review);
 }
 
 #[test]
-fn responses_of_the_control_plane() {
+fn envoy_calls_of_the_corpus_are_handled() {
+    check("check", fuzz::check);
+}
+
+#[test]
+fn responses_of_the_corpus_are_handled() {
     check("set", fuzz::set);
 }
 
 #[test]
-fn the_last_good_set() {
+fn sets_of_the_corpus_are_handled() {
     check("kept_set", fuzz::kept_set);
 }

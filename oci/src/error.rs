@@ -145,6 +145,12 @@ pub enum Error {
         /// The reason.
         source: UrlError,
     },
+    /// A ConfigMap, and no cluster to read it from.
+    #[error("failed to fetch {url}: ConfigMaps can be read in a cluster only; use file://")]
+    ConfigMap {
+        /// The URL.
+        url: String,
+    },
     /// `file://` outside standalone mode.
     #[error("failed to fetch {url}: file:// works only in standalone mode; push it to a registry")]
     FilesRefused {

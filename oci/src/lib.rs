@@ -15,6 +15,7 @@ mod file;
 mod images;
 mod module_url;
 mod puller;
+mod pusher;
 mod repository;
 mod sources;
 mod tls;
@@ -26,7 +27,9 @@ pub use self::{
     auth::{Auth, Error as AuthError},
     error::Error,
     images::{Images, ManifestAndConfig},
-    module_url::{Error as UrlError, ModuleUrl},
+    module_url::{ConfigMapKey, Error as UrlError, ModuleUrl},
     puller::{Files, Limits, Located, MAX_MODULE_BYTES, Pulled, Puller},
+    pusher::Pusher,
+    repository::copy::{CopiedManifest, Copy},
     sources::{Error as SourcesError, Sources},
 };

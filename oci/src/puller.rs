@@ -32,7 +32,7 @@ pub struct Puller {
 /// A module, and the URL that always refers to it.
 #[derive(Clone, Debug)]
 pub struct Pulled {
-    /// The module.
+    /// The module, or the text that it is built from ([`ModuleUrl::text_name`]).
     pub bytes: Bytes,
     /// Its digest.
     pub digest: Digest,
@@ -153,7 +153,10 @@ impl Puller {
                 Some(repository::locate(&self.transport, reference, keys).await?)
             }
             _ if self.keys.is_some() => return Err(self.unsigned(url)),
-            Location::Web(_) | Location::File(_) => None,
+            Location::Web(_)
+            | Location::File(_)
+            | Location::ConfigMap(_)
+            | Location::Inline(..) => None,
         };
         Ok(Located {
             url: url.clone(),
@@ -173,13 +176,21 @@ impl Puller {
                 response.success()?.body(limit).await?
             }
             (None, Location::File(path)) => file::read(&self.files, path, limit).await?,
+            (None, Location::Inline(_, text)) => text.clone(),
+            (None, Location::ConfigMap(_)) => {
+                return Err(Error::ConfigMap {
+                    url: url.redacted(),
+                });
+            }
             (None, Location::Registry(_)) => {
                 unreachable!("a registry's module must have been located in the registry")
             }
         };
         let digest = Digest::of(&bytes);
         check_pin(&url, digest)?;
-        check_wasm(&url, &bytes)?;
+        if url.text_name().is_none() {
+            check_wasm(&url, &bytes)?;
+        }
         Ok(Pulled {
             bytes,
             digest,

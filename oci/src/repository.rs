@@ -4,6 +4,9 @@ mod challenge;
 mod manifest;
 mod session;
 mod signatures;
+mod upload;
+
+pub(crate) mod copy;
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use std::{error::Error as StdError, time::Duration};
 
 use ::url::Url;
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Request, StatusCode, Uri, header};
+use http::{HeaderMap, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as _, Incoming};
 use hyper_util::{
@@ -118,6 +118,23 @@ impl Transport {
             url: redacted(url),
             limit: MAX_REDIRECTS,
         })
+    }
+
+    /// Sends a body. It is for `url` alone: redirects are not followed.
+    pub(crate) async fn upload(
+        &self,
+        method: Method,
+        url: &Url,
+        content_type: &str,
+        body: Bytes,
+        authorization: Option<&str>,
+    ) -> Result<Response, Error> {
+        let mut request = Request::builder().method(method).uri(uri(url)?);
+        request = request.header(header::CONTENT_TYPE, content_type);
+        if let Some(authorization) = authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        self.send(url, request, body).await
     }
 
     /// Posts a form. Its fields are for `url` alone: redirects are not followed.

@@ -10,13 +10,15 @@ use hyper_util::{
     server::conn::auto::Builder,
 };
 use rustls::{ServerConfig, pki_types::CertificateDer};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 
-use crate::{Limits, server::Ending, table::Slot};
+use crate::{
+    Limits,
+    listener::{self, Stream},
+    server::Ending,
+    table::Slot,
+};
 
 /// The protocol of connections.
 #[derive(Clone)]
@@ -53,7 +55,7 @@ const BUFFER: usize = 64 << 10;
 
 /// Serves one connection.
 pub(crate) async fn serve<H, F, B>(
-    stream: TcpStream,
+    stream: Stream,
     addr: SocketAddr,
     transport: &Transport,
     handler: H,
@@ -67,8 +69,7 @@ pub(crate) async fn serve<H, F, B>(
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    // Responses are single small writes: waiting for more only delays them.
-    let _ = stream.set_nodelay(true);
+    listener::set_nodelay(&stream);
     let mut peer = Peer {
         addr,
         certificate: None,

@@ -6,9 +6,11 @@
 
 mod connection;
 mod limits;
+mod listener;
 mod server;
 mod table;
 
 pub use connection::{Peer, Transport};
 pub use limits::Limits;
+pub use listener::Listener;
 pub use server::{Server, Shutdown};

@@ -41,6 +41,14 @@ impl Limits {
         }
     }
 
+    /// For ports that Envoy calls: each of its threads has one connection with all of its requests.
+    pub const fn checks() -> Self {
+        Self {
+            streams: 1_024,
+            ..Self::reviews()
+        }
+    }
+
     /// For ports that probes and scrapers call: a handful of clients, one request at a time.
     pub const fn probes() -> Self {
         Self {

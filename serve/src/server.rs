@@ -6,11 +6,10 @@ use arc_swap::ArcSwap;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
-use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Limits, Peer, Transport,
+    Limits, Listener, Peer, Transport,
     connection::{self, BoxError},
     table::Table,
 };
@@ -18,7 +17,7 @@ use crate::{
 /// A port that is about to be served.
 pub struct Server {
     /// The bound socket.
-    pub listener: TcpListener,
+    pub listener: Listener,
     /// The protocol of new connections; may change while the server runs.
     pub transport: Arc<ArcSwap<Transport>>,
     /// Bounds of the port.
@@ -80,7 +79,7 @@ impl Server {
             };
             let Some(slot) = table.admit(addr.ip().to_canonical()) else {
                 tracing::debug!(peer = %addr, "no room for another connection");
-                refuse(stream);
+                crate::listener::refuse(stream);
                 continue;
             };
             let (handler, ending) = (handler.clone(), Ending::new(&self.shutdown));
@@ -105,10 +104,4 @@ impl Ending {
             stop: shutdown.stop.clone(),
         }
     }
-}
-
-/// Closes a connection with a reset: the client learns at once, and the kernel keeps nothing of it.
-fn refuse(stream: TcpStream) {
-    let _ = stream.set_zero_linger();
-    drop(stream);
 }

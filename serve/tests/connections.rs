@@ -33,7 +33,7 @@ async fn start(limits: Limits) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     let server = Server {
-        listener,
+        listener: listener.into(),
         transport: Arc::new(ArcSwap::from_pointee(Transport::Plain)),
         limits,
         shutdown: Shutdown {

@@ -1,12 +1,16 @@
 //! The wire to domain types. A sender may be newer than the reader: what the reader does not
 //! understand is an error and never a default.
 
+use std::sync::Arc;
+
 use assent_core::{
     Digest, Mode, Policy, PolicyKey, RevisionId, Route, RouteState,
     policy::{Content, ContextResource, Limits},
     session::Stage,
 };
 use assent_proto::v1;
+
+use crate::requests;
 
 /// Why a revision cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +24,12 @@ pub enum PolicyError {
     /// The module's digest is malformed.
     #[error("the module digest is {0}")]
     ModuleDigest(assent_core::digest::Error),
+    /// The settings were left out.
+    #[error(
+        "some of its settings come from Secrets and were withheld: injected evaluators do not get \
+         them, and they are written to a disk only with a state key"
+    )]
+    SettingsWithheld,
 }
 
 /// A route in a state that a later version added, or in none.
@@ -43,6 +53,9 @@ pub fn policy(policy: v1::Policy, content_digest: Digest) -> Result<Policy, Poli
         Ok(v1::Mode::Monitor) => Mode::Monitor,
         Ok(v1::Mode::Unspecified) | Err(_) => return Err(PolicyError::Mode(policy.mode)),
     };
+    if policy.settings_withheld {
+        return Err(PolicyError::SettingsWithheld);
+    }
     let module_digest = policy.module_digest.parse();
     let context = policy.context_resources.into_iter();
     Ok(Policy {
@@ -55,6 +68,7 @@ pub fn policy(policy: v1::Policy, content_digest: Digest) -> Result<Policy, Poli
             module_digest: module_digest.map_err(PolicyError::ModuleDigest)?,
             abi: policy.abi,
             settings_json: policy.settings_json.as_ref().into(),
+            settings_salt: policy.settings_salt.into(),
             mode,
             mutating: policy.mutating,
             limits: policy.limits.map(limits).unwrap_or_default(),
@@ -62,6 +76,7 @@ pub fn policy(policy: v1::Policy, content_digest: Digest) -> Result<Policy, Poli
             host_capabilities: policy.host_capabilities,
             message: policy.message,
             entrypoint: policy.entrypoint,
+            requests: policy.requests.map(requests::from_proto).map(Arc::new),
         },
     })
 }
@@ -105,6 +120,7 @@ pub fn stage(stage: v1::Stage) -> Stage {
         v1::Stage::Selftest => Stage::SelfTest,
         v1::Stage::Swap => Stage::Swap,
         v1::Stage::Runtime => Stage::Runtime,
+        v1::Stage::Context => Stage::Context,
     }
 }
 
@@ -127,5 +143,8 @@ fn context_resource(resource: v1::ContextResource) -> ContextResource {
     ContextResource {
         api_version: resource.api_version,
         kind: resource.kind,
+        fields: resource.fields,
+        namespaces: resource.namespaces,
+        label_selector: resource.label_selector,
     }
 }

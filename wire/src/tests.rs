@@ -1,8 +1,10 @@
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use assent_core::{
     Digest, Mode, Policy, PolicyKey, RevisionId, Route, RouteState,
-    policy::{Content, ContextResource, Limits},
+    policy::{Content, ContextResource, HeaderMatch, Limits, RequestMatch, RequestScope},
     session::Stage,
 };
 use assent_proto::v1;
@@ -18,6 +20,7 @@ fn mk_policy() -> Policy {
         module_digest: Digest::of(b"module"),
         abi: "wapc".into(),
         settings_json: b"{\"a\":1}".as_slice().into(),
+        settings_salt: b"salt".as_slice().into(),
         mode: Mode::Monitor,
         mutating: true,
         limits: Limits {
@@ -27,10 +30,27 @@ fn mk_policy() -> Policy {
         context_resources: vec![ContextResource {
             api_version: "v1".into(),
             kind: "Pod".into(),
+            fields: vec!["spec.nodeName".into()],
+            namespaces: vec!["a".into()],
+            label_selector: "app=x".into(),
         }],
         host_capabilities: vec!["oci/manifest".into()],
         message: "no".into(),
         entrypoint: "main/violation".into(),
+        requests: Some(Arc::new(RequestScope {
+            matches: vec![RequestMatch {
+                hosts: vec!["*.example.com".into()],
+                paths: vec!["/a".into()],
+                path_prefixes: vec!["/b".into()],
+                methods: vec!["GET".into()],
+                headers: vec![HeaderMatch {
+                    name: "x-a".into(),
+                    exact: Some(String::new()),
+                }],
+            }],
+            order: 7,
+            reads_body: false,
+        })),
     };
     let key = PolicyKey::cluster("a");
     Policy::new(key, 3, "5f2a9c1e-0000-4000-8000-000000000000", content, 9)
@@ -45,6 +65,22 @@ fn read(policy: v1::Policy) -> Result<Policy, PolicyError> {
 fn revision_survives_the_wire() {
     let policy = mk_policy();
     assert_eq!(read(to_proto::policy(&policy)), Ok(policy));
+}
+
+#[test]
+fn settings_from_secrets_are_withheld_with_their_salt() {
+    let policy = mk_policy();
+    let withheld = to_proto::withheld_policy(&policy);
+    assert!(withheld.settings_json.is_empty() && withheld.settings_salt.is_empty());
+    // A version is computed from names and content digests: it stays the same.
+    assert_eq!(
+        withheld.content_digest,
+        to_proto::policy(&policy).content_digest
+    );
+    assert_eq!(read(withheld), Err(PolicyError::SettingsWithheld));
+    let mut plain = policy;
+    plain.content.settings_salt = [].into();
+    assert_eq!(to_proto::withheld_policy(&plain), to_proto::policy(&plain));
 }
 
 #[test]

@@ -8,6 +8,8 @@ use assent_core::{
 use assent_proto::v1;
 use bytes::Bytes;
 
+use crate::requests;
+
 /// A revision.
 pub fn policy(policy: &Policy) -> v1::Policy {
     let content = &policy.content;
@@ -19,6 +21,8 @@ pub fn policy(policy: &Policy) -> v1::Policy {
         content_digest: policy.content_digest.to_string(),
         abi: content.abi.clone(),
         settings_json: Bytes::copy_from_slice(&content.settings_json),
+        settings_salt: content.settings_salt.to_vec(),
+        settings_withheld: false,
         mode: mode(content.mode).into(),
         mutating: content.mutating,
         limits: Some(limits(content.limits)),
@@ -27,7 +31,21 @@ pub fn policy(policy: &Policy) -> v1::Policy {
         message: content.message.clone(),
         module_size: policy.module_size,
         entrypoint: content.entrypoint.clone(),
+        requests: content.requests.as_deref().map(requests::to_proto),
     }
+}
+
+/// A revision for those who may not see values of Secrets: people, disks, pods of users.
+/// Without its settings, if some come from Secrets.
+pub fn withheld_policy(policy: &Policy) -> v1::Policy {
+    let mut written = self::policy(policy);
+    if policy.content.is_confidential() {
+        // The salt would allow guessing the settings from the digest.
+        written.settings_json.clear();
+        written.settings_salt.clear();
+        written.settings_withheld = true;
+    }
+    written
 }
 
 /// A route.
@@ -52,6 +70,7 @@ pub fn stage(stage: Stage) -> v1::Stage {
         Stage::SelfTest => v1::Stage::Selftest,
         Stage::Swap => v1::Stage::Swap,
         Stage::Runtime => v1::Stage::Runtime,
+        Stage::Context => v1::Stage::Context,
     }
 }
 
@@ -73,6 +92,9 @@ fn context(resource: &ContextResource) -> v1::ContextResource {
     v1::ContextResource {
         api_version: resource.api_version.clone(),
         kind: resource.kind.clone(),
+        fields: resource.fields.clone(),
+        namespaces: resource.namespaces.clone(),
+        label_selector: resource.label_selector.clone(),
     }
 }
 

@@ -100,7 +100,7 @@ fn inline(value: &Value) -> String {
     match value {
         Value::String(string) => text(string),
         Value::Number(number) => match number.as_f64() {
-            // Types with floats say 0.0 where a person says 0; these are exact.
+            // Types with floats write 0.0 if a person writes 0; these are exact.
             Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < 1e15 => {
                 format!("{float:.0}")
             }
@@ -110,7 +110,7 @@ fn inline(value: &Value) -> String {
     }
 }
 
-/// Text on one line: plain where nothing could take it for something else, else as in JSON.
+/// Text on one line: plain if it is not ambiguous, else as in JSON.
 fn text(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || " -_./,;'()=<>+$\"".contains(c);
     let starts = |c: char| c.is_ascii_alphabetic() || c == '/' || c == '$';

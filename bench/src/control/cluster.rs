@@ -100,6 +100,7 @@ impl Cluster {
             grace: Duration::from_secs(60),
             sync_deadline: Duration::from_secs(30),
             max_policies_per_namespace: None,
+            no_context: None,
         };
         let modules = HashSet::from([module().digest]);
         Ok(Self {
@@ -391,6 +392,7 @@ impl Cluster {
             uid: Some(id.uid.to_string()),
             revision: Some(revision.clone()),
             resolved: None,
+            confirms: false,
             existing: (),
         }
     }
@@ -432,5 +434,6 @@ fn module() -> Module {
         host_capabilities: Vec::new(),
         signer: None,
         url: "registry://example.com/policy@sha256:0".into(),
+        secret_settings: None,
     }
 }

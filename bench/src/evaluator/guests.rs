@@ -3,10 +3,7 @@
 use std::{fs, path::Path, sync::Arc};
 
 use anyhow::Context as _;
-use assent_core::{
-    Digest, Mode, Policy, PolicyKey,
-    policy::{Content, Limits},
-};
+use assent_core::{Digest, Policy, PolicyKey, policy::Content};
 use assent_wasm::{Abi, Engine, EngineConfig};
 use bytes::Bytes;
 
@@ -122,6 +119,24 @@ fn example(path: &Path) -> anyhow::Result<Vec<u8>> {
 // === impl Guest ===
 
 impl Guest {
+    /// A module that is no example.
+    pub(crate) fn new(
+        abi: Abi,
+        label: &'static str,
+        settings: &'static str,
+        wasm: Vec<u8>,
+        artefact: Vec<u8>,
+    ) -> Self {
+        Self {
+            abi,
+            label,
+            name: label,
+            settings,
+            wasm: wasm.into(),
+            artefact: artefact.into(),
+        }
+    }
+
     /// The same code as another module: a custom section makes the digest differ.
     pub(crate) fn variant(&self, number: usize) -> Self {
         const NAME: &[u8] = b"assent.bench";
@@ -147,18 +162,11 @@ impl Guest {
             1 => self.settings.to_owned(),
             n => format!(r#"{{"exemptNamespaces":["storage-{n}"]}}"#),
         };
-        let content = Content {
-            module_digest: Digest::of(&self.wasm),
-            abi: self.abi.as_str().into(),
-            settings_json: settings.into_bytes().into(),
-            mode: Mode::Protect,
-            mutating: false,
-            limits: Limits::default(),
-            context_resources: Vec::new(),
-            host_capabilities: Vec::new(),
-            message: String::new(),
-            entrypoint: String::new(),
-        };
+        let content = Content::new(
+            Digest::of(&self.wasm),
+            self.abi.as_str(),
+            settings.into_bytes().into(),
+        );
         let size = self.wasm.len() as u64;
         let key = PolicyKey::cluster(name);
         Arc::new(Policy::new(

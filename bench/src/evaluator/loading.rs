@@ -31,7 +31,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
 pub(crate) fn many(bench: &Bench, count: usize) -> Vec<Arc<Policy>> {
     let one = |n: usize| {
         let guest = bench.guests.usual().variant(n);
-        bench.plane.shelf.put(&guest);
+        bench.plane.module_store.put(&guest);
         guest.revision(&format!("policy-{n}"), 1)
     };
     (0..count).map(one).collect()
@@ -48,7 +48,7 @@ async fn start(
     how: &str,
     cold: Option<Duration>,
 ) -> anyhow::Result<Duration> {
-    bench.plane.shelf.offer_artefacts(cold.is_some());
+    bench.plane.module_store.offer_artefacts(cold.is_some());
     let id = format!("loading-{count}-{}", cold.is_some());
     let process = Process::evaluator(&bench.plane, &bench.certificate, &id)?;
     let cpu = process.cpu()?;

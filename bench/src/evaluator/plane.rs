@@ -15,7 +15,7 @@ use assent_wasm::Engine;
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::shelf::Shelf;
+use super::module_store::ModuleStore;
 use crate::server::{Acks, SERVER, snapshot};
 
 /// A hub with its services, and the set that it has published.
@@ -25,10 +25,10 @@ pub(crate) struct Plane {
     address: SocketAddr,
     set: Vec<Arc<Policy>>,
     /// Where evaluators fetch modules.
-    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) module_store: Arc<ModuleStore>,
 }
 
-/// Loading a revision takes milliseconds, or a second where it is compiled; more is a failure.
+/// Loading a revision takes milliseconds, or a second if it is compiled; more is a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 // === impl Plane ===
@@ -45,14 +45,14 @@ impl Plane {
         hub.add_server(SERVER);
         let acks = Arc::new(Acks::new());
         tokio::spawn(acks.clone().fold(incoming));
-        let shelf = Arc::new(Shelf::new(engine.fingerprint()));
+        let module_store = Arc::new(ModuleStore::new(engine.fingerprint()));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let open = Arc::new(Open);
         let services = Services::new(Discovery::new(hub.clone(), open.clone())).with(Modules::new(
             hub.clone(),
             open,
-            shelf.clone(),
+            module_store.clone(),
         ));
         tokio::spawn(serve(
             vec![listener],
@@ -67,7 +67,7 @@ impl Plane {
             acks,
             address,
             set: Vec::new(),
-            shelf,
+            module_store,
         })
     }
 

@@ -2,9 +2,10 @@
 
 use std::{
     io::{BufRead as _, BufReader},
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -21,6 +22,9 @@ pub(crate) struct Process {
     /// From its start until it said that it was ready.
     pub(crate) to_ready: Duration,
 }
+
+/// Programs listen within a second, or something is wrong.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 // === impl Process ===
 
@@ -51,6 +55,25 @@ impl Process {
         let mut command = command("evaluator-echo", certificate)?;
         command.args(["--call", label, "--policies"]).arg(policies);
         Self::start(command).context("failed to start the echo server with a policy")
+    }
+
+    /// A program of others, which listens where `--addr` tells.
+    pub(crate) fn listening(mut command: Command) -> anyhow::Result<Self> {
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        command.args(["--addr", &address.to_string()]);
+        let start = Instant::now();
+        let mut this = Self {
+            child: command.stdin(Stdio::null()).spawn()?,
+            address,
+            to_ready: Duration::ZERO,
+        };
+        while TcpStream::connect(address).is_err() {
+            anyhow::ensure!(this.child.try_wait()?.is_none(), "it ended");
+            anyhow::ensure!(start.elapsed() < PATIENCE, "it does not listen");
+            tokio::task::block_in_place(|| thread::sleep(Duration::from_millis(20)));
+        }
+        this.to_ready = start.elapsed();
+        Ok(this)
     }
 
     /// Waits for the line with its address. Other tasks run on other threads meanwhile.

@@ -25,7 +25,7 @@ const CONNECTIONS: usize = 8;
 /// Measures without swaps, then with swaps of each kind.
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let count = bench.args.swapped_of.max(1);
-    bench.plane.shelf.offer_artefacts(true);
+    bench.plane.module_store.offer_artefacts(true);
     let set = loading::many(bench, count);
     bench.plane.publish(set);
     let evaluator = Process::evaluator(&bench.plane, &bench.certificate, "swap")?;
@@ -61,7 +61,10 @@ async fn swaps(
     count: usize,
     generation: &mut i64,
 ) -> anyhow::Result<Vec<Duration>> {
-    bench.plane.shelf.offer_artefacts(how == How::Artefact);
+    bench
+        .plane
+        .module_store
+        .offer_artefacts(how == How::Artefact);
     let (start, pause) = (Instant::now(), Duration::from_millis(bench.args.pause));
     let mut applied = Vec::new();
     while start.elapsed() < WARM_UP + bench.time {
@@ -73,7 +76,7 @@ async fn swaps(
             How::Artefact | How::Portable => count + usize::try_from(*generation)?,
         };
         let guest = bench.guests.usual().variant(number);
-        bench.plane.shelf.put(&guest);
+        bench.plane.module_store.put(&guest);
         let next = guest.revision(&format!("policy-{index}"), *generation);
         applied.push(bench.plane.swap(index, next).await?);
     }

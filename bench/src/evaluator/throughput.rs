@@ -42,11 +42,11 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     drop(server);
     let guests = bench.guests.all().to_vec();
     let set = guests.iter().map(|guest| {
-        bench.plane.shelf.put(guest);
+        bench.plane.module_store.put(guest);
         guest.revision(guest.name, 1)
     });
     let set = set.collect();
-    bench.plane.shelf.offer_artefacts(true);
+    bench.plane.module_store.offer_artefacts(true);
     bench.plane.publish(set);
     let evaluator = Process::evaluator(&bench.plane, &bench.certificate, "throughput")?;
     let paths = bench.plane.paths();

@@ -111,7 +111,7 @@ impl Measured {
         &self.what
     }
 
-    /// Name and text of each value: the median, and the spread where there was more than
+    /// Name and text of each value: the median, and the spread if there was more than
     /// one run.
     pub(super) fn cells(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.values.iter().map(|value| (value.name, value.show()))

@@ -9,7 +9,7 @@ use crate::{
     age,
     client::{self, ServerArgs},
     exit::Exit,
-    name::PolicyName,
+    name::{NamespaceArgs, PolicyName},
     out::{self, OutputArgs, clean},
     report::Revision,
     table::Table,
@@ -24,6 +24,9 @@ pub(crate) struct Args {
     policy: PolicyName,
 
     #[command(flatten)]
+    namespace: NamespaceArgs,
+
+    #[command(flatten)]
     output: OutputArgs,
 
     #[command(flatten)]
@@ -35,7 +38,7 @@ Examples:
   assent rollout history no-privileged
   assent rollout history shop/limits -o json
 
-Exit codes: 0 = listed, 1 = there is no such policy, 2 = it could not be asked.";
+Exit codes: 0 = listed, 1 = there is no such policy, 2 = error.";
 
 #[derive(Serialize)]
 struct List {
@@ -48,10 +51,12 @@ struct List {
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
         let Self {
-            policy: PolicyName(key),
+            policy,
+            namespace,
             output,
             server,
         } = self;
+        let key = policy.within(&namespace);
         let answered = client::block_on(async {
             let client = server.connect().await?;
             let request = ListRevisionsRequest {

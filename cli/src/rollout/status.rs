@@ -9,7 +9,8 @@ use tonic::{Status, Streaming};
 use crate::{
     client::{self, Client, ServerArgs},
     exit::Exit,
-    name::PolicyName,
+    follow::{PAUSE, RECONNECT},
+    name::{NamespaceArgs, PolicyName},
     out::{self, OutputArgs},
     report::Policy,
     row::Row,
@@ -27,6 +28,9 @@ pub(crate) struct Args {
     /// NAME, NAMESPACE/NAME, cluster/NAME or namespaced/NAMESPACE/NAME
     #[arg(value_name = "POLICY")]
     policy: PolicyName,
+
+    #[command(flatten)]
+    namespace: NamespaceArgs,
 
     /// Wait for this generation or a later one, even if the control plane has not observed it yet
     #[arg(long, value_name = "N")]
@@ -54,7 +58,7 @@ Examples:
   assent rollout status no-privileged --generation \\
     \"$(kubectl get cap no-privileged -o jsonpath={.metadata.generation})\"
 
-Exit codes: 0 = enforced, 1 = refused, stalled or not in time, 2 = it could not be asked.";
+Exit codes: 0 = enforced, 1 = refused, stalled or not in time, 2 = error.";
 
 /// Watches one policy.
 struct Watch {
@@ -73,12 +77,6 @@ struct End {
     outcome: Outcome,
 }
 
-/// A restart or a change of leader takes less than this.
-const RECONNECT: Duration = Duration::from_secs(60);
-
-/// Interval of reconnection attempts.
-const PAUSE: Duration = Duration::from_secs(1);
-
 /// Stands for no deadline.
 const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -87,7 +85,8 @@ const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
         let Self {
-            policy: PolicyName(key),
+            policy,
+            namespace,
             generation,
             timeout,
             no_wait,
@@ -95,7 +94,7 @@ impl Args {
             server,
         } = self;
         let policy_server = server.policy_server.clone();
-        let key = key.to_string();
+        let key = policy.within(&namespace).to_string();
         let end = client::block_on(async {
             let watch = Watch {
                 server,
@@ -110,7 +109,7 @@ impl Args {
         match &end.policy {
             Some(policy) if output.is_json() => out::json(policy)?,
             Some(_) => out::line(end.outcome.sentence(&key))?,
-            None => out::note(absent(&key, &policy_server)),
+            None => out::note(absent(&key, policy_server.as_deref())),
         }
         Ok(Exit::yes_if(end.outcome == Outcome::Enforced))
     }
@@ -121,10 +120,7 @@ impl Args {
 impl Watch {
     async fn run(mut self) -> anyhow::Result<End> {
         let mut client = self.server.connect().await?;
-        let mut stream = client
-            .follow(&self.key)
-            .await
-            .map_err(|status| client.failed(&status))?;
+        let mut stream = self.follow(&client).await?;
         let mut seen = None;
         loop {
             let until = self.deadline.unwrap_or_else(|| Instant::now() + NEVER);
@@ -147,6 +143,12 @@ impl Watch {
                 }
             }
         }
+    }
+
+    async fn follow(&self, client: &Client) -> anyhow::Result<Streaming<ClientStatusResponse>> {
+        let server = client.server_of(&self.key).await?;
+        let followed = client.follow(&server, &self.key).await;
+        followed.map_err(|status| client.failed(&status))
     }
 
     /// Prints a changed state; returns the end if there is nothing left to wait for.
@@ -188,9 +190,9 @@ impl Watch {
         loop {
             sleep(PAUSE).await;
             let error = match self.server.connect().await {
-                Ok(client) => match client.follow(&self.key).await {
+                Ok(client) => match self.follow(&client).await {
                     Ok(stream) => return Ok((client, stream)),
-                    Err(status) => client.failed(&status),
+                    Err(error) => error,
                 },
                 Err(error) => error,
             };

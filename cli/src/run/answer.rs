@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use assent_wasm::Verdict;
+use assent_wasm::{RequestEffects, Verdict};
 use serde_json::Value;
 
 use crate::out::{clean, clean_lines};
@@ -22,6 +22,7 @@ impl fmt::Display for Text<'_> {
             warnings,
             audit_annotations,
             causes,
+            effects,
         } = self.0;
         f.write_str(if *allowed { "allowed" } else { "denied" })?;
         if let Some(message) = message {
@@ -40,6 +41,9 @@ impl fmt::Display for Text<'_> {
         for operation in operations(patch.as_deref().unwrap_or_default()) {
             writeln!(f, "  patch    {}", clean(&operation))?;
         }
+        if let Some(effects) = effects {
+            write_effects(f, effects)?;
+        }
         for (key, value) in audit_annotations {
             writeln!(f, "  audit    {}: {}", clean(key), clean(value))?;
         }
@@ -47,8 +51,32 @@ impl fmt::Display for Text<'_> {
     }
 }
 
+/// What a policy at Envoy changes, or answers with.
+fn write_effects(f: &mut fmt::Formatter<'_>, effects: &RequestEffects) -> fmt::Result {
+    for (what, headers) in [
+        ("header  ", &effects.headers),
+        ("response", &effects.response_headers_to_add),
+        ("query   ", &effects.query_parameters_to_set),
+    ] {
+        for (name, values) in &headers.0 {
+            for value in values {
+                writeln!(f, "  {what} {}: {}", clean(name), clean(value))?;
+            }
+        }
+    }
+    let removed = effects.request_headers_to_remove.iter();
+    for name in removed.chain(&effects.query_parameters_to_remove) {
+        writeln!(f, "  remove   {}", clean(name))?;
+    }
+    if !effects.dynamic_metadata.is_empty() {
+        let metadata = Value::Object(effects.dynamic_metadata.clone());
+        writeln!(f, "  metadata {}", clean(&metadata.to_string()))?;
+    }
+    Ok(())
+}
+
 /// The operations of a patch: `add /metadata/labels/team "shop"`.
-fn operations(patch: &[u8]) -> Vec<String> {
+pub(crate) fn operations(patch: &[u8]) -> Vec<String> {
     let steps: Vec<Value> = serde_json::from_slice(patch).unwrap_or_default();
     let text = |step: &Value, field: &str| step[field].as_str().unwrap_or_default().to_owned();
     let shown = |step: &Value| {
@@ -79,6 +107,7 @@ mod tests {
             warnings: vec!["careful".into()],
             audit_annotations: [("k".into(), "v".into())].into(),
             causes: vec!["own words".into()],
+            effects: None,
         };
         let expect = "denied: no \n  code     403\n  cause    own words\n  warning  careful\n  patch    add /a 1\n  patch    move /c from /b\n  audit    k: v\n";
         assert_eq!(Text(&verdict).to_string(), expect);

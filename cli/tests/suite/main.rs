@@ -4,6 +4,11 @@
 
 mod cases;
 mod inspect;
+mod modules;
+mod new;
 mod run;
+mod run_files;
 mod server;
 mod support;
+mod test;
+mod up;

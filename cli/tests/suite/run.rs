@@ -197,7 +197,7 @@ fn bad_modules_are_reported() {
         .says("failed to parse the WebAssembly module");
     run(&files.path("text.wasm"))
         .expect(2)
-        .says("neither a WebAssembly module nor a policy manifest");
+        .says("is neither a WebAssembly module, nor a text");
     run(&files.path("foreign.wasm"))
         .expect(2)
         .says("failed to load");
@@ -210,7 +210,7 @@ fn bad_modules_are_reported() {
         .says("registry://host/repository:tag");
     run("ftp://host/policy.wasm")
         .expect(2)
-        .says("use registry://, https://, http:// or file://");
+        .says("use registry://, https://, http://, configmap:// or file://");
 }
 
 #[test]

@@ -17,6 +17,7 @@ fn missing_control_plane_is_reported_with_advice() {
         &["status"][..],
         &["status", "no-privileged"],
         &["replicas"],
+        &["context"],
         &["rollout", "status", "no-privileged"],
         &["rollout", "history", "shop/limits"],
         &["rollout", "undo", "cluster/no-privileged"],

@@ -109,6 +109,14 @@ impl Files {
         dir
     }
 
+    /// Adds or replaces a file, with its directories.
+    pub(crate) fn add(&self, name: &str, content: &[u8]) -> String {
+        let path = self.path(name);
+        std::fs::create_dir_all(Path::new(&path).parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
     pub(crate) fn path(&self, name: &str) -> String {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }

@@ -1,4 +1,4 @@
-//! Writes the definitions of our kinds into the chart.
+//! Writes the CustomResourceDefinitions of Assent's kinds into the chart.
 
 use std::{fs, io, path::Path};
 

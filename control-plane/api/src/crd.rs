@@ -11,7 +11,7 @@ use crate::{
     yaml,
 };
 
-/// How the files of the chart are written again.
+/// The command that regenerates the files of the chart.
 pub const REGENERATE: &str = "cargo run -p assent-api --example crdgen";
 
 /// One file of the chart.
@@ -68,7 +68,7 @@ fn definition(crd: &CustomResourceDefinition, author: Author) -> Value {
     crd
 }
 
-/// Says what the types mean in the words that an API server knows.
+/// Adds to a schema what the API server can check.
 fn tidy(schema: &mut Value) {
     let Some(map) = schema.as_object_mut() else {
         return;

@@ -14,7 +14,7 @@ use serde_json::{Map, Number, Value, value::RawValue};
 /// Nesting that is read: evaluators accept no more in a request.
 pub const MAX_DEPTH: usize = assent_yaml::MAX_DEPTH;
 
-/// Why a text was not read.
+/// Why a text cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not JSON, or an object with two equal keys.
@@ -63,7 +63,7 @@ fn read(raw: &RawValue, depth: usize) -> Result<Value, Error> {
     }
 }
 
-/// The number that `text` means: exact where 64 bits hold it, else the nearest float.
+/// The number that `text` means: exact if 64 bits hold it, else the nearest float.
 pub(crate) fn number(text: &str) -> Option<Number> {
     if let Ok(n) = text.parse::<i64>() {
         return Some(n.into());
@@ -104,7 +104,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
     }
 }
 
-/// A key, borrowed where it has no escapes.
+/// A key, borrowed if it has no escapes.
 #[derive(Deserialize)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 

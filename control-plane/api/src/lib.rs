@@ -8,9 +8,11 @@ pub mod crd;
 pub mod json;
 pub mod parse;
 pub mod policy;
+pub mod requests;
 pub mod revision;
 pub mod rules;
 pub mod server;
+pub mod settings;
 pub mod status;
 pub mod tenancy;
 

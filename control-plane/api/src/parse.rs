@@ -3,19 +3,22 @@
 //! All errors are collected, each with the path of its field. Nothing that a user wrote is
 //! dropped: a field that is not known is an error.
 
+mod context;
 mod metadata;
 mod policy;
 mod protected;
-mod quantity;
 mod reader;
+mod requests;
 mod rules;
 mod server;
+mod settings;
+mod source;
 
 use std::{fmt, sync::Arc};
 
 use assent_core::{
     Digest, Mode, PolicyKey,
-    policy::{Content, ContextResource, Limits},
+    policy::{Content, ContextResource, Limits, RequestScope},
 };
 use serde_json::Value;
 
@@ -23,15 +26,16 @@ pub use self::{
     metadata::{Kind, Object, identify, rollback},
     policy::immutable_fields,
     protected::{NotAResource, ProtectedResources},
-    server::ParsedServer,
+    server::{ContextLimits, ParsedServer},
 };
 use crate::{
     API_VERSION,
     rules::{FailurePolicy, LabelSelector, MatchCondition, MatchPolicy, Rule, SideEffects},
+    settings::{SecretSettings, SettingsKey, SettingsSource},
     tenancy::Reserved,
 };
 
-/// What depends on where the object is used.
+/// Options that depend on where the object is used.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Without a cluster: `file://` modules are allowed, and a missing namespace is `default`.
@@ -41,14 +45,16 @@ pub struct Options {
     /// What mutating namespaced policies must not change. A spec that a revision stored is not checked: what is
     /// enforced stays enforced.
     pub protected_resources: ProtectedResources,
-    /// Objects of the control plane that a PolicyServer must not refer to.
+    /// Objects of the control plane that PolicyServers and policies must not refer to.
     pub reserved: Reserved,
+    /// Encrypts settings that come from Secrets; without it there are none.
+    pub settings_key: Option<SettingsKey>,
 }
 
 /// An object that users write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Manifest {
-    /// `AdmissionPolicy` or `ClusterAdmissionPolicy`.
+    /// A policy of any kind.
     Policy(Box<Parsed>),
     /// `PolicyServer`.
     Server(Box<ParsedServer>),
@@ -63,8 +69,10 @@ pub struct Parsed {
     pub server: String,
     /// URL of the module; always with a scheme.
     pub module: String,
-    /// Canonical JSON.
+    /// Canonical JSON, without the values of Secrets.
     pub settings: Arc<[u8]>,
+    /// Settings that come from Secrets.
+    pub settings_from: Vec<SettingsSource>,
     /// Requests that it sees; at least one rule.
     pub rules: Vec<Rule>,
     /// Whether it may change objects.
@@ -81,17 +89,17 @@ pub struct Parsed {
     pub object_selector: Option<LabelSelector>,
     /// Labels that the object's namespace must have; cluster policies only.
     pub namespace_selector: Option<LabelSelector>,
-    /// What else an evaluation changes.
+    /// Side effects of an evaluation.
     pub side_effects: SideEffects,
     /// How long the API server waits for an answer.
     pub timeout_seconds: u32,
     /// How long one evaluation may take, if the policy sets it.
-    pub timeout_eval_seconds: Option<u32>,
+    pub timeout_eval_ms: Option<u32>,
     /// Replaces the rejection message if it is not empty.
     pub message: String,
     /// Entrypoint of a Rego module; empty is its first.
     pub entrypoint: String,
-    /// Kubernetes kinds that the policy may read; cluster policies only.
+    /// Kubernetes kinds that the policy may read; a namespaced policy reads its own namespace.
     pub context_resources: Vec<ContextResource>,
     /// Whether audits of existing objects ask the policy; has no effect.
     pub background_audit: bool,
@@ -99,6 +107,8 @@ pub struct Parsed {
     pub progress_deadline_seconds: u32,
     /// Retired revisions that are kept.
     pub history_limit: usize,
+    /// Which requests at Envoy it decides about; none for admission policies, which have rules.
+    pub requests: Option<Arc<RequestScope>>,
     /// A requested rollback.
     pub rollback: Option<Rollback>,
     /// Canonical JSON of the spec with every default filled in: what a generation is counted
@@ -121,6 +131,8 @@ pub struct Module {
     pub signer: Option<String>,
     /// Where the same module can be pulled again.
     pub url: String,
+    /// The settings that it accepted, if some come from Secrets.
+    pub secret_settings: Option<SecretSettings>,
 }
 
 /// Where a rollback goes.
@@ -151,13 +163,11 @@ pub fn manifest(value: &Value, options: &Options) -> Result<Manifest, Errors> {
         Kind::PolicyServer => {
             server::read(value, options).map(|server| Manifest::Server(Box::new(server)))
         }
-        Kind::AdmissionPolicy | Kind::ClusterAdmissionPolicy => {
-            policy(value, options).map(|policy| Manifest::Policy(Box::new(policy)))
-        }
+        _ => policy(value, options).map(|policy| Manifest::Policy(Box::new(policy))),
     }
 }
 
-/// Reads an `AdmissionPolicy` or a `ClusterAdmissionPolicy`.
+/// Reads a policy of any kind.
 pub fn policy(value: &Value, options: &Options) -> Result<Parsed, Errors> {
     policy::read(value, options)
 }
@@ -167,30 +177,22 @@ pub fn spec(key: &PolicyKey, spec: &Value, options: &Options) -> Result<Parsed, 
     policy::read_spec(key, spec, options)
 }
 
-/// What an object says and Assent does not do. Looks at what was written: a default is nobody's wish.
+/// Fields that have no effect. Only fields that the user wrote count, not defaults.
 pub fn warnings(object: &Value) -> Vec<String> {
     let written = |pointer: &str| object.pointer(pointer).filter(|value| !value.is_null());
     let audit = written("/spec/backgroundAudit").map(|_| {
         "spec.backgroundAudit: has no effect, because existing objects are not audited; remove it"
     });
-    let context = written("/spec/contextAwareResources").and_then(Value::as_array);
-    let context = context.filter(|kinds| !kinds.is_empty()).map(|_| {
-        "spec.contextAwareResources: Kubernetes objects are not replicated to evaluators; the policy will not be accepted"
-    });
-    let warnings = audit.into_iter().chain(context);
-    warnings.map(str::to_owned).collect()
+    audit.map(str::to_owned).into_iter().collect()
 }
 
 // === impl Parsed ===
 
 impl Parsed {
-    /// Limits of one evaluation: the policy's deadline goes before the server's.
+    /// Limits of one evaluation: the policy's deadline overrides the server's.
     pub fn limits(&self, server: Limits) -> Limits {
-        let timeout_ms = self
-            .timeout_eval_seconds
-            .map_or(server.timeout_ms, |seconds| seconds * 1000);
         Limits {
-            timeout_ms,
+            timeout_ms: self.timeout_eval_ms.unwrap_or(server.timeout_ms),
             ..server
         }
     }
@@ -198,10 +200,12 @@ impl Parsed {
     /// Everything of a revision that changes a verdict: the spec, what its module turned out
     /// to be, and resolved limits.
     pub fn content(&self, module: &Module, limits: Limits) -> Content {
+        let secret = module.secret_settings.as_ref();
         Content {
             module_digest: module.digest,
             abi: module.abi.clone(),
-            settings_json: self.settings.clone(),
+            settings_json: secret.map_or_else(|| self.settings.clone(), |s| s.json.clone()),
+            settings_salt: secret.map(|s| s.salt.clone()).unwrap_or_default(),
             mode: self.mode,
             mutating: self.mutating,
             limits,
@@ -209,15 +213,13 @@ impl Parsed {
             host_capabilities: module.host_capabilities.clone(),
             message: self.message.clone(),
             entrypoint: self.entrypoint.clone(),
+            requests: self.requests.clone(),
         }
     }
 
     /// The kind of the object.
     pub fn kind(&self) -> Kind {
-        match self.key.namespace() {
-            Some(_) => Kind::AdmissionPolicy,
-            None => Kind::ClusterAdmissionPolicy,
-        }
+        Kind::of(&self.key)
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
         ContextAwareResource, FailurePolicy, LabelSelector, MatchCondition, MatchPolicy,
         PolicyMode, Rule, SideEffects,
     },
+    settings::SettingsSource,
     status::PolicyStatus,
 };
 
@@ -104,14 +105,26 @@ pub struct AdmissionPolicySpec {
     #[serde(default = "default_server")]
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = immutable("policyServer")))]
     pub policy_server: String,
-    /// Where the Wasm module is: `registry://`, `https://`, `http://` or `file://`; without
-    /// a scheme it is an image in a registry.
+    /// Where the Wasm module, or the text that it is built from, is: `registry://`, `https://`, `http://`,
+    /// `configmap://` or `file://`; without a scheme it is an image in a registry.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 2048))]
     pub module: String,
-    /// Settings of the policy, checked by the module itself.
+    /// The policy written as text, instead of a module.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// Settings of the policy, validated by the module itself.
     #[serde(default)]
     #[schemars(schema_with = "free_object")]
     pub settings: Map<String, Value>,
+    /// Settings that come from Secrets. They are encrypted wherever they are stored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub settings_from: Vec<SettingsSource>,
+    /// The control plane writes this field when a value of `settingsFrom` changes: it makes a new generation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub settings_version: Option<String>,
     /// Requests that the policy sees.
     #[schemars(length(min = 1, max = 64))]
     pub rules: Vec<Rule>,
@@ -134,7 +147,7 @@ pub struct AdmissionPolicySpec {
     /// Labels that the object must have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_selector: Option<LabelSelector>,
-    /// What else an evaluation changes.
+    /// Side effects of an evaluation.
     #[serde(default)]
     pub side_effects: SideEffects,
     /// How long the API server waits for an answer.
@@ -156,7 +169,12 @@ pub struct AdmissionPolicySpec {
     /// Whether audits of existing objects ask the policy. There are no such audits: the field has no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background_audit: Option<bool>,
-    /// How a new revision is brought out.
+    /// Kubernetes kinds that the policy may read. A namespaced policy reads objects of its own namespace only, and only
+    /// if its PolicyServer grants it `kubernetes/*`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub context_aware_resources: Vec<ContextAwareResource>,
+    /// How a new revision is rolled out.
     #[serde(default)]
     pub rollout: Rollout,
     /// Retired revisions that are kept for rollback.
@@ -238,17 +256,26 @@ pub struct ClusterAdmissionPolicySpec {
     /// Labels that the namespace of the object must have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
-    /// Kubernetes kinds that the policy may read.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
-    pub context_aware_resources: Vec<ContextAwareResource>,
 }
 
-/// How a new revision is brought out.
+/// A policy written as text: one of the two.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Source {
+    /// In Rego: a module with a rule `deny`, `violation`, `main` or `allow`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 262_144))]
+    pub rego: Option<String>,
+    /// In CEL: `validations`, `variables` and `auditAnnotations` as in a ValidatingAdmissionPolicy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "expressions")]
+    pub cel: Option<Map<String, Value>>,
+}
+
+/// How a new revision is rolled out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
-    /// After this time without success the candidate is `Stalled`.
+    /// A candidate that is not served by every replica within this time is `Stalled`.
     #[serde(default = "default_deadline")]
     #[schemars(range(min = 1))]
     pub progress_deadline_seconds: i32,
@@ -272,6 +299,15 @@ pub(crate) fn free_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema
     schema.try_into().expect("an object must be a schema")
 }
 
+/// Expressions, which the interpreter checks.
+fn expressions(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let schema = json!({
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": true,
+    });
+    schema.try_into().expect("an object must be a schema")
+}
+
 fn immutable(field: &str) -> Value {
     json!([{
         "rule": "self == oldSelf",
@@ -284,6 +320,13 @@ fn cluster_validations() -> Value {
         "rule": "!has(self.timeoutEvalSeconds) || self.timeoutEvalSeconds < self.timeoutSeconds",
         "message": "timeoutEvalSeconds must be less than timeoutSeconds",
         "fieldPath": ".timeoutEvalSeconds",
+    }, {
+        "rule": "has(self.module) != has(self.source)",
+        "message": "give either module or source",
+    }, {
+        "rule": "!has(self.source) || has(self.source.rego) != has(self.source.cel)",
+        "message": "give either rego or cel",
+        "fieldPath": ".source",
     }])
 }
 

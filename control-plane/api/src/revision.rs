@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::policy::{condition_list, free_object};
 
-/// Everything that a revision was made of; by definition loadable.
+/// Everything that a revision was built from. It was loaded once before it was stored.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "policies.assent.dev",
@@ -69,6 +69,15 @@ pub struct PolicyRevisionSpec {
     /// Canonical JSON. The API server asks for a bound before it compares; no object is larger.
     #[schemars(length(max = 1_572_864))]
     pub settings: String,
+    /// The settings with the values of Secrets, encrypted with the control plane's key; only if
+    /// the policy has `settingsFrom`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1_572_864))]
+    pub sealed_settings: Option<String>,
+    /// Keyed hash of the settings with the values of Secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub settings_version: Option<String>,
     /// Host calls that the policy may make.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 253)))]
@@ -128,34 +137,34 @@ pub struct PolicyRef {
     /// Its name; its namespace is the revision's.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Tells it from one of the same name that was deleted before.
+    /// Distinguishes it from an earlier object of the same name.
     #[schemars(length(min = 1, max = 128))]
     pub uid: String,
 }
 
-/// Where a revision is in its life.
+/// The phase of a revision.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyRevisionStatus {
     /// Repaired from the webhook configuration, which alone decides what is active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// What else is true of it.
+    /// Conditions of the revision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition_list")]
     pub conditions: Vec<Condition>,
 }
 
-/// Where a revision is in its life.
+/// The phase of a revision.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 pub enum Phase {
     /// Being rolled out.
     Candidate,
-    /// What the webhook points at.
+    /// The webhook calls this revision.
     Active,
-    /// No longer pointed at, still answered.
+    /// The webhook calls another revision; requests to this one are still answered.
     Draining,
     /// Kept for rollback.
     History,

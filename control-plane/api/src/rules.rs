@@ -1,6 +1,6 @@
 //! The parts of a policy that select requests, as in a webhook configuration.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -115,7 +115,7 @@ pub struct MatchCondition {
 }
 
 /// A Kubernetes kind that a policy may read.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextAwareResource {
     /// `v1`, `apps/v1`.
@@ -124,6 +124,18 @@ pub struct ContextAwareResource {
     /// `Deployment`.
     #[schemars(length(min = 1, max = 63))]
     pub kind: String,
+    /// Dotted paths that the policy reads, such as `spec.rules.host`; whole objects if absent. Lists are looked through,
+    /// and a path keeps everything below it. Name, namespace, uid, labels and owner references are always kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 1024)))]
+    pub fields: Vec<String>,
+    /// Only objects of these namespaces; all if absent. A namespaced policy reads its own namespace only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
+    pub namespaces: Vec<String>,
+    /// Only objects with these labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label_selector: Option<LabelSelector>,
 }
 
 /// What a denial does.
@@ -157,7 +169,7 @@ pub enum MatchPolicy {
     Equivalent,
 }
 
-/// What else an evaluation changes; policies are sandboxed, so nothing.
+/// Side effects of an evaluation. Policies are sandboxed and have none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum SideEffects {
     /// Nothing.
@@ -178,7 +190,37 @@ impl LabelSelector {
     }
 }
 
+impl fmt::Display for LabelSelector {
+    /// As `kubectl` writes selectors, in one order: equal selectors have equal texts.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let labels = self.match_labels.iter();
+        let mut parts: Vec<String> = labels
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        parts.extend(self.match_expressions.iter().map(ToString::to_string));
+        parts.sort();
+        parts.dedup();
+        f.write_str(&parts.join(","))
+    }
+}
+
 // === impl Requirement ===
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = &self.key;
+        let mut values: Vec<&str> = self.values.iter().map(String::as_str).collect();
+        values.sort_unstable();
+        values.dedup();
+        let values = values.join(",");
+        match self.operator {
+            Operator::In => write!(f, "{key} in ({values})"),
+            Operator::NotIn => write!(f, "{key} notin ({values})"),
+            Operator::Exists => f.write_str(key),
+            Operator::DoesNotExist => write!(f, "!{key}"),
+        }
+    }
+}
 
 impl Requirement {
     fn holds(&self, labels: &BTreeMap<String, String>) -> bool {

@@ -25,7 +25,7 @@ use crate::{policy::condition_list, tenancy::AllowedNamespaces};
 /// outside what a policy sees, which a name that is looked up does.
 pub const DEFAULT_HOST_CAPABILITIES: [&str; 3] = ["crypto/*", "kubernetes/*", "oci/*"];
 
-/// What a group of evaluators is made of.
+/// A group of evaluators that run the same policies.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "policies.assent.dev",
@@ -66,7 +66,7 @@ pub const DEFAULT_HOST_CAPABILITIES: [&str; 3] = ["crypto/*", "kubernetes/*", "o
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = one_budget()))]
 pub struct PolicyServerSpec {
-    /// Evaluators that run.
+    /// Number of evaluators.
     #[serde(default = "one")]
     #[schemars(range(min = 0))]
     pub replicas: i32,
@@ -94,7 +94,7 @@ pub struct PolicyServerSpec {
     /// Resources of the evaluator's container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
-    /// Where pods run.
+    /// Affinity of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
     /// Taints that pods tolerate.
@@ -103,16 +103,16 @@ pub struct PolicyServerSpec {
     /// Priority of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
-    /// Security contexts, where the restricted ones do not do.
+    /// Security contexts, if the restricted ones are not suitable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security_contexts: Option<SecurityContexts>,
-    /// Pods that must stay up through voluntary disruptions.
+    /// Pods that must stay available during voluntary disruptions: a number or a percentage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_available: Option<IntOrString>,
-    /// Pods that may be down through voluntary disruptions.
+    /// Pods that may be unavailable during voluntary disruptions: a number or a percentage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrString>,
-    /// What modules must be signed with.
+    /// Keys that modules must be signed with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
     /// Limits of one evaluation.
@@ -127,17 +127,20 @@ pub struct PolicyServerSpec {
     /// `kubernetes/can_i`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaced_policies_capabilities: Vec<String>,
+    /// Kubernetes objects that policies may read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<ContextAccess>,
     /// Namespaces whose policies may name this PolicyServer. If absent, `default` takes all
     /// namespaces and every other PolicyServer none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
-    /// Pods of others that may have an evaluator beside them.
+    /// Pods of other workloads that may get an evaluator as a sidecar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub injection: Option<Injection>,
     /// A volume for the evaluators' caches instead of an emptyDir.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
-    /// How webhooks are cut.
+    /// How policies are divided among webhooks.
     #[serde(default)]
     pub webhook_mode: WebhookMode,
 }
@@ -146,7 +149,7 @@ pub struct PolicyServerSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Sources {
-    /// Hosts that are spoken to without TLS, or without checking it.
+    /// Hosts that are contacted without TLS, or without verifying their certificate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
     pub insecure: Vec<String>,
@@ -184,15 +187,15 @@ pub struct CertificateFrom {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SecurityContexts {
-    /// Of the container.
+    /// Security context of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<SecurityContext>,
-    /// Of the pod.
+    /// Security context of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodSecurityContext>,
 }
 
-/// What modules must be signed with.
+/// Keys that modules must be signed with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Verification {
@@ -214,7 +217,37 @@ pub struct EvaluationLimits {
     pub memory: Option<Quantity>,
 }
 
-/// Pods of others that may have an evaluator beside them.
+/// Kubernetes objects that policies may read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextAccess {
+    /// Kinds that policies may declare. Every kind but Secret if absent or empty; a Secret must be named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub allow: Vec<AllowedKind>,
+    /// Bytes of objects that one evaluator may hold; 256Mi if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<Quantity>,
+    /// Reading objects that are older than this is an error, and the policy's `failurePolicy` decides. Objects of any
+    /// age are read if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 15))]
+    pub max_staleness_seconds: Option<i32>,
+}
+
+/// A kind that policies may declare.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AllowedKind {
+    /// `v1`, `apps/v1`, `apps/*` for every version, or `*`.
+    #[schemars(length(min = 1, max = 317))]
+    pub api_version: String,
+    /// `Deployment`, or `*` for every kind but Secret.
+    #[schemars(length(min = 1, max = 63))]
+    pub kind: String,
+}
+
+/// Pods of other workloads that may get an evaluator as a sidecar.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Injection {
@@ -234,7 +267,7 @@ pub struct Storage {
     pub storage_class_name: Option<String>,
 }
 
-/// How webhooks are cut.
+/// How policies are divided among webhooks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum WebhookMode {
     /// One webhook for each policy.
@@ -242,17 +275,17 @@ pub enum WebhookMode {
     PerPolicy,
 }
 
-/// What is true of a PolicyServer.
+/// The observed state of a PolicyServer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyServerStatus {
-    /// The generation that this status speaks of.
+    /// The generation that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Pods that there are.
+    /// Number of pods.
     #[serde(default)]
     pub replicas: i32,
-    /// Pods that are ready.
+    /// Number of pods that are ready.
     #[serde(default)]
     pub ready_replicas: i32,
     /// Label selector of the pods, for autoscalers.
@@ -261,17 +294,44 @@ pub struct PolicyServerStatus {
     /// Version of the snapshot that evaluators must hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// Single evaluators, unready ones first; at most 16.
+    /// Evaluators, unready ones first; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub evaluators: Vec<EvaluatorRow>,
-    /// Evaluators without a row.
+    /// Number of evaluators that are not listed.
     #[serde(default)]
     pub evaluators_omitted: i32,
+    /// Kubernetes objects that its policies read, the largest first; at most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
+    pub context: Vec<CollectionRow>,
     /// `Ready` and others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition_list")]
     pub conditions: Vec<Condition>,
+}
+
+/// Kubernetes objects that policies read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CollectionRow {
+    /// The first characters of its id: a kind may be declared with other fields, namespaces or labels.
+    pub id: String,
+    /// `v1`, `apps/v1`.
+    pub api_version: String,
+    /// `Deployment`.
+    pub kind: String,
+    /// `Syncing`, `Synced`, `Stale`, `Forbidden`, `Absent` or `TooLarge`.
+    pub state: String,
+    /// Objects.
+    #[serde(default)]
+    pub objects: i64,
+    /// Bytes that each evaluator holds of them.
+    #[serde(default)]
+    pub bytes: i64,
+    /// Why it is not synced.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
 }
 
 /// One evaluator.
@@ -311,10 +371,38 @@ fn one_certificate() -> Value {
     }])
 }
 
+// === impl ContextAccess ===
+
+impl ContextAccess {
+    /// Whether policies may declare a kind.
+    pub fn allows(&self, api_version: &str, kind: &str) -> bool {
+        let is_secret = kind == "Secret" && !api_version.contains('/');
+        if self.allow.is_empty() {
+            return !is_secret;
+        }
+        self.allow.iter().any(|allowed| {
+            let kind_matches = allowed.kind == kind || allowed.kind == "*" && !is_secret;
+            kind_matches && allowed.matches_version(api_version)
+        })
+    }
+}
+
+// === impl AllowedKind ===
+
+impl AllowedKind {
+    fn matches_version(&self, api_version: &str) -> bool {
+        let group = |text: &str| text.rsplit_once('/').map(|(group, _)| group.to_owned());
+        match self.api_version.strip_suffix("/*") {
+            Some(allowed) => group(api_version).as_deref() == Some(allowed),
+            None => self.api_version == "*" || self.api_version == api_version,
+        }
+    }
+}
+
 // === impl PolicyServerSpec ===
 
 impl Default for PolicyServerSpec {
-    /// What an empty spec means: the defaults stand at the fields.
+    /// An empty spec: the defaults are documented at the fields.
     fn default() -> Self {
         serde_json::from_value(json!({})).expect("every field of the spec must have a default")
     }

@@ -9,27 +9,27 @@ use crate::policy::condition_list;
 /// The most rows of a status, unready ones first.
 pub const MAX_ROWS: usize = 16;
 
-/// What is true of a policy.
+/// The observed state of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyStatus {
-    /// The generation that this status speaks of.
+    /// The generation that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// What protects the user now.
+    /// The revision that is enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<ActiveRevision>,
-    /// What is being rolled out.
+    /// The revision that is being rolled out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<PendingRevision>,
-    /// How far the rollout is.
+    /// Progress of the rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutCounts>,
-    /// Single replicas, unready ones first; at most 16.
+    /// Replicas, unready ones first; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub replicas: Vec<ReplicaRow>,
-    /// Replicas without a row.
+    /// Number of replicas that are not listed.
     #[serde(default)]
     pub replicas_omitted: i32,
     /// `Accepted`, `Programmed`, `Enforced`, `Ready`.
@@ -65,19 +65,19 @@ pub struct PendingRevision {
     pub revision: Option<String>,
 }
 
-/// How many replicas are where.
+/// Numbers of replicas by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutCounts {
-    /// Replicas that must serve it.
+    /// Number of replicas that must serve it.
     pub desired: i32,
-    /// Replicas that serve it.
+    /// Number of replicas that serve it.
     pub applied: i32,
-    /// Replicas that refused it.
+    /// Number of replicas that refused it.
     pub rejected: i32,
-    /// Replicas that have not answered yet.
+    /// Number of replicas that have not answered yet.
     pub behind: i32,
-    /// Replicas without a connection.
+    /// Number of replicas that are not connected.
     pub disconnected: i32,
 }
 

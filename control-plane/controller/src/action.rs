@@ -3,8 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use assent_api::{
-    ParsedServer, PolicyRevisionSpec, PolicyStatus, parse::Module, revision::Phase,
+    ParsedServer, PolicyRevisionSpec, PolicyStatus,
+    parse::Module,
+    revision::Phase,
     server::PolicyServerStatus,
+    settings::{SecretSettings, SettingsSource},
 };
 use assent_core::{
     Digest, Policy, PolicyKey, RevisionId, Snapshot,
@@ -16,6 +19,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     backend::Backend,
+    contexts::{Assignment, FollowedCollection, KindRef},
     objects::{Change, Kind, Meta, Object, ObjectRef, RouteObject},
 };
 
@@ -31,6 +35,8 @@ pub enum Action<B: Backend> {
     FetchModule(Box<FetchModule>),
     /// Check the signature of a module that is distributed. Retried until there is a result.
     VerifySignature(Box<VerifySignature>),
+    /// Read the Secrets that the settings of an accepted generation come from again.
+    CheckSettings(Box<CheckSettings>),
 
     // === revisions
     /// Store a revision, if the backend would accept the route to it.
@@ -84,6 +90,16 @@ pub enum Action<B: Backend> {
         /// What to write, or why the rollback is rejected.
         target: Result<RollbackTarget, String>,
     },
+    /// Write `spec.settingsVersion`, which makes a new generation: a value of a Secret changed. If
+    /// it fails, the next check asks for it again.
+    TakeSettings {
+        /// The kind of the policy.
+        kind: Kind,
+        /// Its object, in the state that was decided on.
+        meta: Meta,
+        /// What to write.
+        version: String,
+    },
     /// Answer a request for a rollback.
     AnswerRollback(u64, Result<(i64, i64), RollbackError>),
     /// Write a status; `None` withdraws a status that was not written yet.
@@ -102,6 +118,12 @@ pub enum Action<B: Backend> {
     AddServer(String),
     /// End the streams of a server.
     RemoveServer(String),
+    /// Look up these kinds, and report when one of them changes. They replace the earlier ones.
+    FollowKinds(Vec<KindRef>),
+    /// Follow these collections, and report their states. They replace the earlier ones.
+    FollowCollections(Vec<FollowedCollection>),
+    /// Send these collections to the evaluators of a server.
+    AssignCollections(Box<Assignment>),
     /// Publish a snapshot. Everything that precedes it must be durable first.
     Publish(Arc<str>, Arc<Snapshot>),
     /// All objects were read: from now on an empty set means "no policies".
@@ -134,6 +156,15 @@ pub enum Outcome<B: Backend> {
         keys: Vec<String>,
         /// Why none of them counts.
         result: Result<(), String>,
+    },
+    /// The Secrets of a policy were read again.
+    SettingsChecked {
+        /// The policy.
+        id: PolicyId,
+        /// The generation that was checked.
+        generation: i64,
+        /// The version of the settings with the present values, or why there is none.
+        result: Result<String, String>,
     },
     /// A revision is stored as a candidate; the object is as stored.
     Stored(PolicyId, Arc<Policy>, Box<Object<B::Existing>>),
@@ -184,20 +215,41 @@ pub struct VetJob {
     pub url: String,
     /// The digest that a rollback pinned, whatever the URL resolves to now.
     pub pinned: Option<Digest>,
-    /// Canonical JSON.
+    /// Canonical JSON, without the values of Secrets.
     pub settings: Arc<[u8]>,
+    /// Settings that come from Secrets.
+    pub settings_from: Vec<SettingsSource>,
+    /// The complete settings of a generation that is stored already: Secrets are not read.
+    pub secret_settings: Option<SecretSettings>,
     /// Entrypoint of a Rego module.
     pub entrypoint: String,
     /// Whether the policy may change objects.
     pub mutating: bool,
+    /// Whether the policy decides about requests at Envoy.
+    pub check: bool,
     /// Resolved limits of one evaluation.
     pub limits: Limits,
     /// Host calls that the policy's server grants; the module's own list narrows them.
     pub granted_capabilities: Vec<String>,
+    /// Whether the policy declares objects of the cluster that it reads.
+    pub declares_context: bool,
     /// Public keys (PEM), one of which must have signed the module; empty for no signature.
     pub verification: Vec<String>,
     /// The policy's server, which declares sources; `None` for the built-in default server.
     pub server: Option<Box<ParsedServer>>,
+}
+
+/// Secrets to read again.
+#[derive(Clone, Debug)]
+pub struct CheckSettings {
+    /// The policy.
+    pub id: PolicyId,
+    /// Its generation.
+    pub generation: i64,
+    /// Canonical JSON, without the values of Secrets.
+    pub settings: Arc<[u8]>,
+    /// Settings that come from Secrets.
+    pub settings_from: Vec<SettingsSource>,
 }
 
 /// A module to fetch again.
@@ -362,6 +414,8 @@ pub enum EventKind {
     },
     /// A rollback was rejected.
     RollbackRejected(String),
+    /// A value of a Secret that the settings come from changed, and a new generation is made.
+    SettingsChanged,
     /// Something happened to a revision that is being served.
     Revision(RevisionIncident, String),
 }

@@ -50,4 +50,6 @@ pub struct RouteSpec<'a> {
     pub resolved: &'a ResolvedRevision,
     /// The policy's uid.
     pub uid: &'a str,
+    /// Whether the evaluators can be asked about changes once more when objects are validated.
+    pub confirmed: bool,
 }

@@ -1,28 +1,14 @@
-//! Policies that must see other objects of the cluster, which evaluators do not have.
+//! Policies that must see other objects of the cluster and do not declare them.
 
-use assent_core::{
-    policy::ContextResource,
-    rollout::{Refusal, RefusalReason},
-};
+use assent_core::rollout::{Refusal, RefusalReason};
 
 /// Refuses a policy that would be evaluated without the objects that it must see: Rego finds no violation in an empty
 /// inventory and would allow everything. `why` is a clause that says how that is known.
-pub fn context_unavailable(field: &str, why: &str) -> Refusal {
+pub fn context_unavailable(why: &str) -> Refusal {
     Refusal {
         reason: RefusalReason::ContextUnavailable,
         message: format!(
-            "{field}: {why}, but Kubernetes objects are not replicated to evaluators; use a policy that looks at the \
-             request alone"
+            "spec.contextAwareResources: {why}, and the policy declares no kind; declare the kinds that it reads"
         ),
     }
-}
-
-/// Refuses a policy for the kinds that its spec declares.
-pub(crate) fn declared_context(kinds: &[ContextResource]) -> Refusal {
-    let kinds = kinds.iter();
-    let kinds: Vec<_> = kinds
-        .map(|one| format!("{} ({})", one.kind, one.api_version))
-        .collect();
-    let why = format!("the policy reads {}", kinds.join(", "));
-    context_unavailable("spec.contextAwareResources", &why)
 }

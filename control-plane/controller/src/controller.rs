@@ -6,36 +6,46 @@ use std::{
     time::Duration,
 };
 
-use assent_api::{PolicyRevisionSpec, parse};
+use assent_api::{
+    PolicyRevisionSpec,
+    parse::{self, Module},
+};
 use assent_core::{
-    Digest, Millis, Policy, PolicyKey, RevisionId,
-    plane::{Effect, Event, Plane, StreamEvent},
-    rollout::{Input, Output, PolicyId},
+    Digest, Millis, PolicyKey, RevisionId,
+    plane::{Event, Plane, StreamEvent},
+    rollout::{Input, PolicyId},
     status::{PolicyStatus, Transitions},
 };
 use jiff::Timestamp;
-use tracing::{debug, info};
 
 use crate::{
-    action::{Action, Measurement, Outcome, RevisionIncident},
+    action::{Action, Outcome, RevisionIncident},
     backend::Backend,
+    contexts::Contexts,
     jobs::Jobs,
     objects::{Affected, Change, Kind, Objects},
     view::Now,
 };
 
+mod contexts;
+mod effects;
+mod features;
+mod in_flight;
 mod policies;
 mod recovery;
 mod replicas;
+mod resync;
 mod revisions;
 mod rollback;
 mod routes;
 mod servers;
+mod settings;
 mod signatures;
 mod startup;
 mod statuses;
 mod tenancy;
 
+use in_flight::InFlight;
 use signatures::SignatureCheck;
 
 /// The least time between two status passes: a rollout changes many statuses within
@@ -79,6 +89,8 @@ pub struct Controller<B: Backend> {
     transitions: BTreeMap<PolicyId, Transitions>,
     /// Signatures of distributed revisions; empty for servers that require none.
     signatures: HashMap<RevisionId, SignatureCheck>,
+    /// Generations whose Secrets cannot be read now, and why.
+    unavailable_settings: BTreeMap<PolicyId, (i64, String)>,
     /// What events reported last.
     recorded: BTreeMap<PolicyId, statuses::Recorded>,
     /// Policies whose newest generation may have to be vetted.
@@ -87,6 +99,12 @@ pub struct Controller<B: Backend> {
     rejected_unvetted: BTreeSet<PolicyId>,
     /// Namespaces that have more policies than they may have.
     over_quota: BTreeSet<String>,
+    /// What the evaluators of each server can do.
+    confirming: BTreeMap<String, features::Confirming>,
+    /// Objects of the cluster that policies read.
+    contexts: Contexts,
+    /// Vetted generations that wait for objects that they read.
+    awaiting_context: BTreeMap<PolicyId, (i64, Module)>,
     dirty: Dirty,
     next_status: Millis,
     /// Statuses of servers are computed with the next publishing.
@@ -110,31 +128,9 @@ pub struct Config {
     pub sync_deadline: Duration,
     /// Policies that a namespace may have, the oldest first; `None` for any number.
     pub max_policies_per_namespace: Option<usize>,
-}
-
-/// Writes for one policy that have not reported yet.
-#[derive(Debug, Default)]
-struct InFlight {
-    /// Its route is being written.
-    route: Option<RouteWrite>,
-    /// The generation whose revision is being stored.
-    storing: Option<i64>,
-    /// Revisions that are being deleted, by namespace and name.
-    deleting: BTreeSet<(String, String)>,
-    /// Revisions that are becoming history or are being deleted.
-    retiring: BTreeSet<RevisionId>,
-    /// Revisions that are being stored again.
-    restoring: BTreeSet<RevisionId>,
-    /// Phases that are being written.
-    phases: usize,
-    /// What to flip to once they are.
-    flip: Option<Arc<Policy>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RouteWrite {
-    Flip,
-    Repair,
+    /// Why there are no Kubernetes objects that policies could read, and what to do; `None` if
+    /// there are.
+    pub no_context: Option<&'static str>,
 }
 
 /// What has to be computed again.
@@ -146,6 +142,10 @@ struct Dirty {
     servers: BTreeSet<String>,
     /// Servers whose required replicas may have changed.
     replicas: BTreeSet<String>,
+    /// Policies that may need other collections.
+    contexts: BTreeSet<PolicyKey>,
+    /// Policies whose route may have to be another one.
+    routes: BTreeSet<PolicyKey>,
 }
 
 // === impl Controller ===
@@ -173,10 +173,14 @@ impl<B: Backend> Controller<B> {
             active_since: BTreeMap::new(),
             transitions: BTreeMap::new(),
             signatures: HashMap::new(),
+            unavailable_settings: BTreeMap::new(),
             recorded: BTreeMap::new(),
             pending: BTreeSet::new(),
             rejected_unvetted: BTreeSet::new(),
             over_quota: BTreeSet::new(),
+            confirming: BTreeMap::new(),
+            contexts: Contexts::default(),
+            awaiting_context: BTreeMap::new(),
             dirty: Dirty::default(),
             next_status: Millis::default(),
             server_statuses_due: false,
@@ -236,6 +240,11 @@ impl<B: Backend> Controller<B> {
                 keys,
                 result,
             } => self.signature_checked(&id, &revision, &keys, result),
+            Outcome::SettingsChecked {
+                id,
+                generation,
+                result,
+            } => self.settings_checked(&id, generation, result),
             Outcome::Stored(id, policy, object) => self.stored(now, id, policy, *object),
             Outcome::NotStored(id, generation, failure) => {
                 self.not_stored(now, &id, generation, failure);
@@ -297,42 +306,13 @@ impl<B: Backend> Controller<B> {
             self.plane.deadline(),
             self.jobs.next_retry(),
             self.startup.deadline(),
+            self.contexts.deadline(),
             statuses,
         ];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Looks at everything again and repairs what was missed or edited.
-    pub fn resync(&mut self, now: Now) {
-        if !self.restored {
-            return;
-        }
-        self.check_all_revisions();
-        self.check_all_routes(now);
-        let servers: Vec<String> = self
-            .objects
-            .servers()
-            .map(|s| s.meta.name.clone())
-            .collect();
-        for server in servers {
-            self.apply_server(&server, true);
-            self.dirty.servers.insert(server.clone());
-            self.dirty.replicas.insert(server);
-        }
-        let policies = self.objects.policies().map(|p| p.key.clone());
-        self.dirty.policies.extend(policies);
-    }
-
-    /// What the backend makes of routes has changed (its certificates, say): all are checked.
-    pub fn check_all_routes(&mut self, now: Now) {
-        let living = self.plane.rollouts().filter(|(_, r)| !r.is_deleting());
-        let keys: Vec<PolicyKey> = living.map(|(_, r)| r.id().key.clone()).collect();
-        for key in keys {
-            self.check_route(now, &key);
-        }
-    }
-
-    /// Which replicas a server has, where its replicas are not pods.
+    /// Sets the replicas of a server whose replicas are not pods.
     pub fn expect_replicas(
         &mut self,
         now: Now,
@@ -352,6 +332,7 @@ impl<B: Backend> Controller<B> {
     pub fn status(&mut self, now: Now, id: &PolicyId) -> Option<(PolicyStatus, [i64; 4])> {
         let mut status = self.plane.status(id)?;
         self.report_signature(id, &mut status);
+        self.report_settings(id, &mut status);
         let seconds = now.date.as_second();
         let transitions = self.transitions.entry(id.clone()).or_default();
         let since = status
@@ -366,43 +347,6 @@ impl<B: Backend> Controller<B> {
         let servers = self.objects.servers().map(|s| s.meta.name.as_str());
         let pods = servers.flat_map(|server| self.objects.pods(server));
         pods.filter(|p| !p.injected && !p.meta.deleting).count()
-    }
-
-    /// Continues from the stored objects, once all were listed.
-    fn restore(&mut self, now: Now) {
-        let servers: Vec<String> = self
-            .objects
-            .servers()
-            .map(|s| s.meta.name.clone())
-            .collect();
-        for server in &servers {
-            self.observe_server(now, server);
-        }
-        let policies: Vec<PolicyKey> = self.objects.policies().map(|p| p.key.clone()).collect();
-        for key in &policies {
-            self.observe_policy(now, key);
-        }
-        let namespaces: BTreeSet<&str> = policies.iter().filter_map(|k| k.namespace()).collect();
-        for namespace in namespaces {
-            self.recheck_quota(now, namespace);
-        }
-        self.restored = true;
-        info!(
-            policies = policies.len(),
-            servers = servers.len(),
-            "read all objects"
-        );
-        self.begin_startup(now);
-        let routed: BTreeSet<PolicyKey> =
-            self.objects.all_routes().map(|r| r.key.clone()).collect();
-        for key in &routed {
-            self.remove_orphans(key);
-        }
-        self.check_all_revisions();
-        self.check_all_routes(now);
-        self.fetch_missing_modules();
-        self.dirty.policies.extend(policies);
-        self.dirty.servers.extend(servers);
     }
 
     fn handle(&mut self, now: Now, affected: Vec<Affected>) {
@@ -441,120 +385,31 @@ impl<B: Backend> Controller<B> {
     fn decide_into(&mut self, now: Now) {
         if self.restored {
             self.expect_dirty(now);
+            self.check_dirty_routes(now);
             self.replace_pods();
             self.vet_pending(now);
             self.continue_startup(now);
         }
         let mut effects = Vec::new();
         self.plane.decide(now.at, &mut effects);
-        self.perform(effects);
+        self.perform(now, effects);
+        // Before publishing: a collection starts before its policy is announced (C6).
+        self.settle_contexts(now);
         self.update_policy_statuses(now);
     }
 
     fn publish_into(&mut self, now: Now) {
         let mut effects = Vec::new();
         self.plane.publish(now.at, &mut effects);
-        self.perform(effects);
+        self.perform(now, effects);
         if self.plane.is_synced() && !std::mem::replace(&mut self.synced, true) {
             self.actions.push(Action::SetSynced);
         }
         self.update_server_statuses(now);
     }
 
-    /// Applies an event to the plane, and turns what follows at once into actions.
-    fn event(&mut self, now: Now, event: Event) {
-        if let Some(key) = policy_of(&event) {
-            self.dirty.policies.insert(key.clone());
-        }
-        let mut effects = Vec::new();
-        self.plane.apply(now.at, event, &mut effects);
-        self.perform(effects);
-    }
-
-    fn perform(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
-            match effect {
-                Effect::Publish { server, snapshot } => {
-                    debug!(%server, version = %snapshot.version(), "published");
-                    self.dirty.servers.insert(server.to_string());
-                    self.actions.push(Action::Publish(server, snapshot));
-                }
-                Effect::AppliedEverywhere { server, took } => {
-                    debug!(%server, ?took, "applied by every replica");
-                    let measured = Measurement::PublishToApplied(took);
-                    self.actions.push(Action::Measure(measured));
-                }
-                Effect::Rollout(id, output) => self.output(id, output),
-            }
-        }
-    }
-
-    fn output(&mut self, id: PolicyId, output: Output) {
-        self.dirty.policies.insert(id.key.clone());
-        match output {
-            Output::Flip { to, .. } => {
-                info!(policy = %id.key, revision = %to.revision, "applied by every replica, flipping");
-                self.actions.push(Action::Measure(Measurement::Flip));
-                self.flip(id, to);
-            }
-            Output::Retire(revision) => {
-                debug!(%revision, "retired");
-                self.retire(id, revision);
-            }
-            Output::RemoveWebhook => {
-                info!(policy = %id.key, "deleted, removing its route");
-                self.unroute(id);
-            }
-            Output::Release => self.release(&id),
-            Output::Enforced(took) => {
-                info!(policy = %id.key, ?took, "enforced");
-                let measured = Measurement::ChangeToEnforced(took);
-                self.actions.push(Action::Measure(measured));
-            }
-        }
-    }
-
     fn touch_replicas(&mut self, server: &str) {
         self.dirty.replicas.insert(server.to_owned());
         self.dirty.servers.insert(server.to_owned());
-    }
-
-    fn in_flight(&mut self, id: &PolicyId) -> &mut InFlight {
-        self.in_flight.entry(id.clone()).or_default()
-    }
-
-    /// Drops the entry of a policy that waits for nothing.
-    fn landed(&mut self, id: &PolicyId) {
-        if self.in_flight.get(id).is_some_and(InFlight::is_empty) {
-            self.in_flight.remove(id);
-        }
-    }
-
-    fn is_routing(&self, id: &PolicyId) -> bool {
-        self.in_flight.get(id).is_some_and(|f| f.route.is_some())
-    }
-}
-
-// === impl InFlight ===
-
-impl InFlight {
-    fn is_empty(&self) -> bool {
-        self.route.is_none()
-            && self.storing.is_none()
-            && self.deleting.is_empty()
-            && self.retiring.is_empty()
-            && self.restoring.is_empty()
-            && self.phases == 0
-            && self.flip.is_none()
-    }
-}
-
-/// The policy whose status an event may change by itself.
-fn policy_of(event: &Event) -> Option<&PolicyKey> {
-    match event {
-        Event::PolicyObserved { id, .. } | Event::Rollout(id, _) | Event::PolicyForgotten(id) => {
-            Some(&id.key)
-        }
-        _ => None,
     }
 }

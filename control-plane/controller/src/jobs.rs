@@ -107,8 +107,11 @@ impl Jobs {
         let before = before.filter(|r| r.generation == generation);
         let tries = before.map_or(1, |r| r.tries + 1);
         let retry = match refusal.reason {
-            RefusalReason::SignatureRejected => true,
+            // The remedy is elsewhere: a signature, or the value of a Secret.
+            RefusalReason::SignatureRejected | RefusalReason::SettingsUnavailable => true,
             RefusalReason::PullError => retryable,
+            // Objects are deleted, and permissions granted, without a change of the policy.
+            reason if reason.is_context() => retryable,
             _ => retryable && tries < MAX_VET_TRIES,
         };
         if retry {

@@ -11,6 +11,7 @@
 pub mod action;
 mod backend;
 mod context;
+pub mod contexts;
 mod controller;
 pub mod jobs;
 pub mod objects;

@@ -26,7 +26,7 @@ pub enum Error {
 /// Feeds a hash with fields whose lengths and counts are written, so that no two
 /// different inputs share bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct Framed(Sha256);
+pub struct Framed(Sha256);
 
 // === impl Digest ===
 
@@ -112,31 +112,42 @@ impl FromStr for Version {
 // === impl Framed ===
 
 impl Framed {
-    pub(crate) fn new(domain: &str) -> Self {
+    /// Starts with the name of what is hashed, so that hashes of different things differ.
+    pub fn new(domain: &str) -> Self {
         let mut hash = Sha256::new();
         hash.update(domain.as_bytes());
         Self(hash)
     }
 
-    pub(crate) fn field(&mut self, bytes: &[u8]) {
+    /// Bytes after their length.
+    pub fn field(&mut self, bytes: &[u8]) {
         self.count(bytes.len());
         self.0.update(bytes);
     }
 
-    pub(crate) fn count(&mut self, count: usize) {
-        let count = u32::try_from(count).expect("a snapshot must hold fewer than 2^32 bytes");
+    /// The number of things that follow.
+    pub fn count(&mut self, count: usize) {
+        let count = u32::try_from(count).expect("what is hashed must hold fewer than 2^32 bytes");
         self.u32(count);
     }
 
-    pub(crate) fn u8(&mut self, value: u8) {
+    /// One byte.
+    pub fn u8(&mut self, value: u8) {
         self.0.update([value]);
     }
 
-    pub(crate) fn u32(&mut self, value: u32) {
+    /// Four bytes, big-endian.
+    pub fn u32(&mut self, value: u32) {
         self.0.update(value.to_be_bytes());
     }
 
-    pub(crate) fn u64(&mut self, value: u64) {
+    /// A digest, which needs no length.
+    pub fn raw(&mut self, digest: &Digest) {
+        self.0.update(digest.0);
+    }
+
+    /// Eight bytes, big-endian.
+    pub fn u64(&mut self, value: u64) {
         self.0.update(value.to_be_bytes());
     }
 
@@ -145,7 +156,8 @@ impl Framed {
         self.0.update(bytes);
     }
 
-    pub(crate) fn digest(self) -> Digest {
+    /// The digest of everything so far.
+    pub fn digest(self) -> Digest {
         Digest(self.0.finalize().into())
     }
 

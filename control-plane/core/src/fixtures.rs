@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::{
     digest::Digest,
     fleet::Node,
-    policy::{Content, DEFAULT_SERVER, Limits, Mode, Policy, PolicyKey, RevisionId},
-    rollout::PolicyId,
+    policy::{Content, DEFAULT_SERVER, Policy, PolicyKey, RevisionId},
+    rollout::{Output, PolicyId},
     session::{AppliedSnapshot, Failure, RefusedSnapshot, Rejection, Report, Stage},
     snapshot::{Route, RouteState, Snapshot},
 };
@@ -15,18 +15,11 @@ pub(crate) const UID: &str = "5f2a9c1e-0000-4000-8000-000000000000";
 
 /// Content that differs by `module` alone.
 pub(crate) fn mk_content(module: &str) -> Content {
-    Content {
-        module_digest: Digest::of(module.as_bytes()),
-        abi: "wapc".into(),
-        settings_json: b"{}".as_slice().into(),
-        mode: Mode::Protect,
-        mutating: false,
-        limits: Limits::default(),
-        context_resources: Vec::new(),
-        host_capabilities: Vec::new(),
-        message: String::new(),
-        entrypoint: String::new(),
-    }
+    Content::new(
+        Digest::of(module.as_bytes()),
+        "wapc",
+        b"{}".as_slice().into(),
+    )
 }
 
 /// Generation `generation` of the cluster policy `name`.
@@ -116,5 +109,20 @@ pub(crate) fn mk_refused(snapshot: &Arc<Snapshot>, before: Option<&Arc<Snapshot>
             failure: mk_failure("version does not match"),
         }),
         ..Report::default()
+    }
+}
+
+/// An output as scripts write it.
+pub(crate) fn show_output(output: &Output) -> String {
+    let generation = |r: &RevisionId| r.generation().map_or("none".to_owned(), |g| g.to_string());
+    match output {
+        Output::Flip { from, to } => {
+            let from = from.as_ref().map_or("none".to_owned(), generation);
+            format!("flip {from} to {}", to.generation)
+        }
+        Output::Retire(revision) => format!("retire {}", generation(revision)),
+        Output::RemoveWebhook => "unroute".into(),
+        Output::Release => "release".into(),
+        Output::Enforced(took) => format!("enforced after {took:?}"),
     }
 }

@@ -27,7 +27,7 @@ use changes::Differences;
 pub use changes::FoldChanges;
 use fold::Group;
 pub use fold::{Fold, LoadState};
-pub use replica::{Connection, Node, Replica, ReplicaState};
+pub use replica::{Connection, Node, Replica, ReplicaState, feature};
 
 /// A replica's name: the pod's name in a cluster.
 pub type Name = Arc<str>;
@@ -238,6 +238,29 @@ impl Fleet {
     /// Expected replicas without an open stream, in the order of their names.
     pub fn missing(&self) -> impl Iterator<Item = &Name> {
         self.expected.iter().filter(|name| !self.is_connected(name))
+    }
+
+    /// Whether every counted replica has reported this feature; false without replicas.
+    pub fn supports(&self, feature: &str) -> bool {
+        let mut counted = self.counted_replicas().peekable();
+        counted.peek().is_some() && counted.all(|r| r.node.supports(feature))
+    }
+
+    /// Whether some counted replica has connected and lacks this feature. Nothing is known of
+    /// one that has not connected to this process yet.
+    pub fn lacks(&self, feature: &str) -> bool {
+        let mut counted = self.counted_replicas();
+        counted.any(|r| !r.never_connected() && !r.node.supports(feature))
+    }
+
+    fn counted_replicas(&self) -> impl Iterator<Item = &Replica> {
+        let counted = self.replicas.iter().filter(|(name, _)| self.counts(name));
+        counted.map(|(_, replica)| replica)
+    }
+
+    /// Whether a replica that has not connected yet may count: nobody knows it before it does.
+    pub fn counts_unknown(&self) -> bool {
+        self.counted == CountedReplicas::All
     }
 
     /// Whether the replica counts.

@@ -12,6 +12,7 @@ mod fixtures;
 pub mod fleet;
 pub mod plane;
 pub mod policy;
+pub mod quantity;
 pub mod rollout;
 pub mod session;
 pub mod snapshot;

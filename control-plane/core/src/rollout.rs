@@ -40,6 +40,10 @@ pub struct Rollout {
     acceptance: Acceptance,
     active: Option<Arc<Policy>>,
     candidate: Option<Candidate>,
+    /// What was active when the webhook was lost, as long as nothing is active again. It returns as soon as every
+    /// required replica serves it, unless the candidate comes first: a newer generation that cannot be used
+    /// leaves no gap.
+    last_good: Option<Arc<Policy>>,
     /// Revisions that were active, and candidates that were superseded.
     retired: Vec<Retired>,
     /// The revision that the webhook is being pointed at, until the outcome is known.
@@ -75,6 +79,7 @@ impl Rollout {
             acceptance: Acceptance::Pending,
             active: None,
             candidate: None,
+            last_good: None,
             retired: Vec::new(),
             flipping: None,
             unsure: Vec::new(),
@@ -89,13 +94,17 @@ impl Rollout {
             active,
             mut candidates,
             mut draining,
+            last_good,
         } = stored;
         // A process may have ended between the flip and the write of the phase.
         let named = |p: &Arc<Policy>| active.as_ref().is_some_and(|a| a.revision == p.revision);
         candidates.retain(|p| !named(p));
         draining.retain(|p| !named(p));
-        let newer = |p: &Arc<Policy>| active.as_ref().is_none_or(|a| a.generation < p.generation);
+        // Nothing is rolled out that is older than what was active.
+        let last = active.as_ref().or(last_good.as_ref());
+        let newer = |p: &Arc<Policy>| last.is_none_or(|a| a.generation < p.generation);
         let newest = candidates.pop_if(|p| newer(p));
+        let returning = last_good.filter(|_| active.is_none());
         self.active = active;
         self.retired = draining
             .into_iter()
@@ -104,6 +113,12 @@ impl Rollout {
         let superseded = candidates.into_iter().map(|p| Retired::superseded(p, now));
         self.retired.extend(superseded);
         self.candidate = newest.map(|policy| Candidate::new(policy, now));
+        match returning {
+            Some(policy) if policy.generation == self.generation => {
+                self.candidate = Some(Candidate::returning(policy, now));
+            }
+            other => self.last_good = other,
+        }
         if self.has_revision_of(self.generation) {
             self.acceptance = Acceptance::Accepted;
         }
@@ -133,6 +148,7 @@ impl Rollout {
             Input::FlipFailed => self.flipping = None,
             Input::FlipUnknown => self.unsure.extend(self.flipping.take()),
             Input::Retired(revision) => self.retired.retain(|r| r.policy.revision != revision),
+            Input::StillRouted(revision) => self.still_routed(now, &revision),
             Input::Request(revision) => self.request(now, &revision),
             Input::Deleted => {
                 if self.deletion.is_none() {
@@ -177,6 +193,17 @@ impl Rollout {
                 });
             }
         }
+        if let Some(last_good) = &self.last_good
+            && self.flipping.is_none()
+            && !held
+            && fold(&last_good.revision).complete
+        {
+            self.flipping = Some(last_good.revision.clone());
+            out.push(Output::Flip {
+                from: None,
+                to: last_good.clone(),
+            });
+        }
         self.retire(now, out);
     }
 
@@ -201,6 +228,7 @@ impl Rollout {
             .candidate
             .iter()
             .map(|c| (&c.policy, RouteState::Candidate));
+        let last_good = self.last_good.iter().map(|p| (p, RouteState::Candidate));
         let retired = self.retired.iter().map(|r| {
             let state = if r.never_active {
                 RouteState::Candidate
@@ -209,7 +237,7 @@ impl Rollout {
             };
             (&r.policy, state)
         });
-        let all = active.chain(candidate).chain(retired);
+        let all = active.chain(candidate).chain(last_good).chain(retired);
         all.filter_map(|(policy, state)| Some((policy, self.route_state(policy, state)?)))
     }
 
@@ -244,12 +272,18 @@ impl Rollout {
         self.candidate.as_ref()
     }
 
-    /// Revisions that no webhook is known to name: the candidate, and those that it superseded.
+    /// The revision that was active when the webhook was lost, as long as nothing is active again.
+    pub fn last_good(&self) -> Option<&Arc<Policy>> {
+        self.last_good.as_ref()
+    }
+
+    /// Revisions that no webhook is known to name: the candidate, those that it superseded, and the last good one.
     pub fn unrouted(&self) -> impl Iterator<Item = &RevisionId> {
         let superseded = self.retired.iter().filter(|r| r.never_active);
         let superseded = superseded.map(|r| &r.policy.revision);
         let candidate = self.candidate.iter().map(|c| &c.policy.revision);
-        candidate.chain(superseded)
+        let last_good = self.last_good.iter().map(|p| &p.revision);
+        candidate.chain(last_good).chain(superseded)
     }
 
     /// Whether the candidate missed its progress deadline.
@@ -325,8 +359,12 @@ impl Rollout {
         if known.map(|p| p.generation).max() >= Some(policy.generation) {
             return;
         }
-        if let Some(old) = self.candidate.replace(Candidate::new(policy, now)) {
-            self.retired.push(Retired::superseded(old.policy, now));
+        match self.candidate.replace(Candidate::new(policy, now)) {
+            Some(old) if old.was_active && self.active.is_none() => {
+                self.last_good = Some(old.policy)
+            }
+            Some(old) => self.retired.push(Retired::superseded(old.policy, now)),
+            None => {}
         }
     }
 
@@ -335,6 +373,10 @@ impl Rollout {
         let Some(policy) = self.take(revision) else {
             return;
         };
+        // Something newer came first.
+        let passed_over = self.last_good.take();
+        self.retired
+            .extend(passed_over.map(|p| Retired::superseded(p, now)));
         let unsure = std::mem::take(&mut self.unsure);
         let left = self.retired.iter_mut();
         for left in left.filter(|r| r.never_active && unsure.contains(&r.policy.revision)) {
@@ -355,6 +397,9 @@ impl Rollout {
         if let Some(c) = self.candidate.take_if(|c| c.policy.revision == *revision) {
             return Some(c.policy);
         }
+        if let Some(policy) = self.last_good.take_if(|p| p.revision == *revision) {
+            return Some(policy);
+        }
         let superseded = |r: &Retired| r.never_active && r.policy.revision == *revision;
         let at = self.retired.iter().position(superseded)?;
         Some(self.retired.remove(at).policy)
@@ -369,6 +414,18 @@ impl Rollout {
     /// Whether the webhook may name a revision although no outcome says so.
     fn may_be_routed(&self, revision: &RevisionId) -> bool {
         self.flipping.as_ref() == Some(revision) || self.unsure.contains(revision)
+    }
+
+    /// A revision was asked to leave although a route names it, which is being repaired: it drains from now on.
+    fn still_routed(&mut self, now: Millis, revision: &RevisionId) {
+        let mut retired = self.retired.iter_mut();
+        if let Some(retired) = retired.find(|r| r.policy.revision == *revision) {
+            retired.requested = false;
+            retired.since = now;
+            if retired.never_active {
+                self.unsure.push(revision.clone());
+            }
+        }
     }
 
     fn request(&mut self, now: Millis, revision: &RevisionId) {

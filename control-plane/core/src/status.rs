@@ -30,7 +30,7 @@ pub struct PolicyStatus {
     pub active: Option<RevisionRef>,
     /// The revision that is being rolled out.
     pub pending: Option<RevisionRef>,
-    /// The fold of the candidate, or of the active revision if there is no candidate.
+    /// The fold of the candidate, or of the active revision if there is no candidate, or of the last good one.
     pub fold: Fold,
     /// Replicas, those that lack the revision first.
     pub replicas: Vec<ReplicaStatus>,
@@ -84,10 +84,11 @@ impl PolicyStatus {
         let facts = Facts::new(rollout, fleet, starting_up);
         let active = rollout.active();
         let candidate = rollout.candidate().map(|c| &c.policy);
-        let shown = candidate.or(active);
+        let shown = candidate.or(active).or(rollout.last_good());
         let folds = facts.candidate.map(|(_, fold)| fold);
         let fold = folds.or(facts.active.map(|(_, fold)| fold));
-        let fold = fold.unwrap_or_default();
+        let last_good = || rollout.last_good().map(|p| fleet.fold(&p.revision));
+        let fold = fold.or_else(last_good).unwrap_or_default();
         let states = shown.map(|p| fleet.load_states(&p.revision, MAX_ROWS));
         let row = |(name, state)| replica_status(fleet, active, candidate, name, &state);
         let replicas: Vec<ReplicaStatus> =
@@ -193,9 +194,10 @@ impl<'a> Facts<'a> {
         })
     }
 
-    /// Whether nobody serves a revision with this fold, and nobody is about to reconnect.
+    /// Whether nobody serves a revision with this fold, and nobody is about to reconnect. Replicas that are known
+    /// by their pods are counted before they reconnect.
     fn is_deserted(&self, fold: &Fold) -> bool {
-        fold.wanted == 0 && !self.starting_up
+        fold.wanted == 0 && !(self.starting_up && self.fleet.counts_unknown())
     }
 
     fn accepted(&self) -> Condition {
@@ -279,14 +281,14 @@ impl<'a> Facts<'a> {
                 _ => condition(
                     ConditionStatus::True,
                     Reason::Enforced,
-                    "the webhook points at this generation".into(),
+                    self.words().0.into(),
                 ),
             };
         }
         match (self.newest_candidate(), self.rollout.acceptance()) {
             (Some((_, Fold { complete: true, .. })), _) => is_false(
                 Reason::WebhookPending,
-                format!("{SERVED_EVERYWHERE}; the webhook is being changed"),
+                format!("{SERVED_EVERYWHERE}; {}", self.words().1),
             ),
             (None, Acceptance::Pending) => condition(
                 ConditionStatus::Unknown,
@@ -296,6 +298,20 @@ impl<'a> Facts<'a> {
             (_, _) => is_false(
                 Reason::NotProgrammed,
                 "this generation is not applied everywhere".into(),
+            ),
+        }
+    }
+
+    /// What makes a generation enforced, and what is happening until then. A policy at Envoy has no webhook.
+    fn words(&self) -> (&'static str, &'static str) {
+        match self.rollout.id().key.is_for_requests() {
+            true => (
+                "requests are decided by this generation",
+                "its route is being changed",
+            ),
+            false => (
+                "the webhook points at this generation",
+                "the webhook is being changed",
             ),
         }
     }
@@ -380,6 +396,7 @@ fn reason(state: &LoadState) -> Reason {
             Stage::SelfTest => Reason::SelfTestFailed,
             Stage::Swap => Reason::SwapFailed,
             Stage::Runtime => Reason::RuntimeFailed,
+            Stage::Context => Reason::ContextNotSynced,
         },
     }
 }

@@ -1,22 +1,20 @@
-//! The accept loop: handshakes side by side, each with a deadline; a bounded number of
-//! connections. Whoever does not begin to speak HTTP/2 in time gives its place back.
+//! The accept loop. Handshakes run concurrently, each with a deadline. The number of connections
+//! is limited, and a client that does not start HTTP/2 in time is disconnected.
 
 use std::{
     io,
     net::SocketAddr,
-    pin::Pin,
     sync::{Arc, Mutex, PoisonError, Weak},
-    task::{Context, Poll},
     time::Duration,
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt as _},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 use tokio_rustls::server::TlsStream;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{either::Either, sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     conn::{Conn, KillableIo, PREFACE, Peer},
@@ -26,30 +24,27 @@ use crate::{
     tls::Tls,
 };
 
-/// After a failed accept (no descriptors left, say) wait a little instead of spinning.
+/// The delay after a failed accept, for example because no file descriptors are left: retrying at
+/// once would use all of the CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub(crate) type Io = KillableIo<MaybeTls, Slot>;
 
-/// What a connection takes up, given back when it ends.
+/// The resources of a connection, released when it ends.
 #[derive(Debug)]
 pub(crate) struct Slot {
     _permit: OwnedSemaphorePermit,
     _place: Place,
 }
 
-/// Every connection there is, for the end.
+/// All open connections, which are closed at shutdown.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Connections(Arc<Mutex<Vec<Weak<Conn>>>>);
 
-/// Plain on loopback, else TLS.
-#[derive(Debug)]
-pub(crate) enum MaybeTls {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
+/// Plaintext on loopback, TLS otherwise.
+pub(crate) type MaybeTls = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// What an accept loop needs.
+/// The state of an accept loop.
 #[derive(Clone)]
 pub(crate) struct Acceptor {
     pub(crate) tls: Option<Tls>,
@@ -70,7 +65,7 @@ impl Acceptor {
         let stop = self.stop.clone();
         let accept = async {
             loop {
-                // Beyond the limit connections wait in the kernel's queue.
+                // Connections beyond the limit wait in the kernel's queue.
                 let permit = self.slots.clone().acquire_owned().await;
                 let permit = permit.expect("the semaphore must stay open");
                 match listener.accept().await {
@@ -88,7 +83,7 @@ impl Acceptor {
         }
     }
 
-    /// Closed at once if its address has too many already.
+    /// Closes the connection if its address has too many.
     fn accepted(&self, tcp: TcpStream, address: SocketAddr, permit: OwnedSemaphorePermit) {
         let Some(place) = self.peers.enter(address.ip()) else {
             self.metrics.unserved(Unserved::TooMany);
@@ -101,13 +96,13 @@ impl Acceptor {
         self.tasks.spawn(self.clone().greet(tcp, address, slot));
     }
 
-    /// Serves a connection whose handshake is good. That runs in a task of its own, which
-    /// is no larger than it has to be for all the time that follows.
+    /// Serves a connection after its handshake, in a task of its own: the task of the handshake
+    /// is larger than a connection needs for the rest of its life.
     async fn greet(self, tcp: TcpStream, address: SocketAddr, slot: Slot) {
         let handshake = tokio::time::timeout(self.deadline, self.handshake(tcp));
         let handshake = tokio::select! {
             handshake = handshake => handshake.unwrap_or(Err(Unserved::TooSlow)),
-            // A server that is ending takes no more.
+            // A server that is shutting down accepts no more.
             () = self.stop.cancelled() => return,
         };
         let io = match handshake {
@@ -128,10 +123,10 @@ impl Acceptor {
         // Responses are written whole; waiting for more only delays them.
         tcp.set_nodelay(true).map_err(|_| Unserved::Closed)?;
         let mut io = match &self.tls {
-            None => MaybeTls::Plain(tcp),
+            None => Either::Left(tcp),
             Some(tls) => {
                 let accepted = tls.acceptor().accept(tcp).await;
-                MaybeTls::Tls(Box::new(accepted.map_err(|e| Unserved::from_tls(&e))?))
+                Either::Right(Box::new(accepted.map_err(|e| Unserved::from_tls(&e))?))
             }
         };
         read_preface(&mut io).await?;
@@ -139,8 +134,8 @@ impl Acceptor {
     }
 }
 
-/// Reads what every HTTP/2 connection begins with, and not a byte more: whoever serves the
-/// connection is given it again.
+/// Reads the preface of an HTTP/2 connection and nothing beyond it. It is passed on to the server
+/// of the connection.
 async fn read_preface(io: &mut (impl AsyncRead + Unpin)) -> Result<(), Unserved> {
     let mut expected = PREFACE;
     let mut buffer = [0; PREFACE.len()];
@@ -179,7 +174,8 @@ impl Connections {
 
     fn add(&self, conn: &Arc<Conn>) {
         let mut list = self.lock();
-        // Swept when it is full, so that the list is at most twice as long as needed.
+        // Ended connections are removed when the list is full, so that it is at most twice as long
+        // as needed.
         if list.len() == list.capacity() {
             list.retain(|conn| conn.strong_count() > 0);
         }
@@ -188,65 +184,5 @@ impl Connections {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Conn>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-// === impl MaybeTls ===
-
-impl AsyncRead for MaybeTls {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            MaybeTls::Plain(io) => Pin::new(io).poll_read(cx, buf),
-            MaybeTls::Tls(io) => Pin::new(io).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for MaybeTls {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            MaybeTls::Plain(io) => Pin::new(io).poll_write(cx, buf),
-            MaybeTls::Tls(io) => Pin::new(io).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            MaybeTls::Plain(io) => Pin::new(io).poll_write_vectored(cx, bufs),
-            MaybeTls::Tls(io) => Pin::new(io).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            MaybeTls::Plain(io) => io.is_write_vectored(),
-            MaybeTls::Tls(io) => io.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            MaybeTls::Plain(io) => Pin::new(io).poll_flush(cx),
-            MaybeTls::Tls(io) => Pin::new(io).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            MaybeTls::Plain(io) => Pin::new(io).poll_shutdown(cx),
-            MaybeTls::Tls(io) => Pin::new(io).poll_shutdown(cx),
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Who calls, and what they may be.
+//! Authentication: who calls, and which replicas the caller may be.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -11,17 +11,17 @@ use futures::future::BoxFuture;
 use http::{Extensions, HeaderMap, header::AUTHORIZATION};
 use tonic::Status;
 
-use crate::conn::Peer;
+use crate::{conn::Peer, encode::Settings};
 
 mod tokens;
 
 pub use tokens::{Error as TokensError, StaticTokens};
 
-/// Decides who a caller is.
+/// Identifies callers.
 #[tonic::async_trait]
 pub trait Authenticator: Send + Sync + 'static {
-    /// The owner of `token`, who wants `access`. `peer` is none where the connection does
-    /// not say.
+    /// Returns the owner of `token`, who requests `access`. `peer` is `None` if the address of the
+    /// connection is not known.
     async fn authenticate(
         &self,
         token: Option<&str>,
@@ -29,53 +29,53 @@ pub trait Authenticator: Send + Sync + 'static {
         access: Access,
     ) -> Result<Principal, Error>;
 
-    /// Whether callers can be authenticated now. While they can't, a stream that has reached its
-    /// age stays open: its replica could not open another one.
+    /// Whether callers can be authenticated now. While they cannot, a stream that has reached its
+    /// age stays open, because its replica could not open another one.
     async fn is_available(&self) -> bool {
         true
     }
 }
 
-/// What a call is for.
+/// The purpose of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// An evaluator opens a stream or asks for a certificate.
     Stream,
-    /// Anything else that evaluators do, while they have a stream: health checks, modules. There
-    /// are many of these, so that an authenticator answers from what it found for the stream.
+    /// An evaluator that has a stream sends a health check or fetches a module. Such calls are
+    /// frequent, so an authenticator reuses its result for the stream.
     Replica,
-    /// Looking at the discovery state.
+    /// Reading the discovery state.
     Read,
     /// Changing policies.
     Write,
 }
 
-/// What a credential proves.
+/// The identity that a credential proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Principal {
     /// May be any replica of any PolicyServer.
     Anyone {
-        /// What the credential says, for people.
+        /// The name in the credential, for logs and status.
         identity: String,
     },
     /// Is this replica and no other.
     Replica {
         /// Its name.
         id: String,
-        /// Its PolicyServer; none where the credential does not say.
+        /// Its PolicyServer, if the credential names one.
         policy_server: Option<String>,
-        /// What the credential says, for people.
+        /// The name in the credential, for logs and status.
         identity: String,
-        /// When the credential ends, and streams with it.
+        /// When the credential expires. Its streams end then.
         expires: Option<SystemTime>,
-        /// It is reported and never counted.
+        /// Whether it was injected into a pod of a user: it is reported, and never counted.
         follower: bool,
-        /// Where it listens; empty where the credential does not say.
+        /// The addresses that it listens on; empty if the credential names none.
         addresses: Vec<IpAddr>,
     },
 }
 
-/// Why a caller is refused.
+/// Why a caller is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no token.
@@ -87,19 +87,19 @@ pub enum Error {
     /// The token is valid, but not for this.
     #[error("not allowed: {0}")]
     Forbidden(String),
-    /// It cannot be said now.
+    /// The token cannot be checked now.
     #[error("failed to check the token: {0}")]
     Unavailable(String),
 }
 
-/// Lets everyone in who calls from this machine.
+/// Accepts every caller on this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Open;
 
-/// Lets everyone in who calls from this machine, but changing policies needs a token.
+/// Accepts every caller on this machine. Changing policies needs a token.
 #[derive(Clone, Debug)]
 pub struct Local {
-    /// Compared by its digest: the time that takes says nothing about the token.
+    /// Tokens are compared by their digests, so that the time does not depend on the token.
     token: Digest,
 }
 
@@ -117,14 +117,14 @@ pub(crate) struct Caller {
 // === impl Principal ===
 
 impl Principal {
-    /// What the credential says, for people.
+    /// The name in the credential, for logs and status.
     pub fn identity(&self) -> &str {
         match self {
             Principal::Anyone { identity } | Principal::Replica { identity, .. } => identity,
         }
     }
 
-    /// The one PolicyServer that the caller may see; none is any.
+    /// The PolicyServer that the caller may see; `None` for all.
     pub fn server(&self) -> Option<&str> {
         match self {
             Principal::Anyone { .. } => None,
@@ -132,7 +132,7 @@ impl Principal {
         }
     }
 
-    /// When the credential ends.
+    /// When the credential expires.
     pub fn expires(&self) -> Option<SystemTime> {
         match self {
             Principal::Anyone { .. } => None,
@@ -151,7 +151,16 @@ impl Principal {
         )
     }
 
-    /// Where the caller listens, as far as the credential says.
+    /// Whether the caller gets settings that come from Secrets: a follower runs in a pod of a
+    /// user, who can read its memory and its token.
+    pub(crate) fn settings(&self) -> Settings {
+        match self {
+            Principal::Replica { follower: true, .. } => Settings::Withheld,
+            Principal::Replica { .. } | Principal::Anyone { .. } => Settings::Sent,
+        }
+    }
+
+    /// The addresses that the credential proves.
     pub(crate) fn addresses(&self) -> &[IpAddr] {
         match self {
             Principal::Anyone { .. } => &[],
@@ -216,7 +225,7 @@ impl Authenticator for Open {
 // === impl Local ===
 
 impl Local {
-    /// Whoever changes policies has `token`.
+    /// Changing policies needs `token`.
     pub fn new(token: &str) -> Self {
         let token = Digest::of(token.as_bytes());
         Self { token }
@@ -255,7 +264,7 @@ impl Gate {
         Box::pin(async move { authenticator.is_available().await })
     }
 
-    /// Lets a caller in, or says why not.
+    /// Authenticates a caller.
     pub(crate) async fn admit(
         &self,
         headers: &HeaderMap,

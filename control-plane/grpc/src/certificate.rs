@@ -29,16 +29,16 @@ pub trait Signer: Send + Sync + 'static {
     async fn sign(&self, csr_der: &[u8], subject: &Subject) -> Result<Signed, Error>;
 }
 
-/// The caller, as far as it is authenticated.
+/// The authenticated caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// The replica.
     pub replica: String,
     /// Its PolicyServer.
     pub server: String,
-    /// Where it listens, as far as its credential says.
+    /// The addresses that its credential proves.
     pub addresses: Vec<IpAddr>,
-    /// Where its connection comes from: perhaps a proxy, or the node of its pod.
+    /// The address of its connection, which may be that of a proxy or of its node.
     pub peer: Option<IpAddr>,
 }
 
@@ -61,10 +61,10 @@ pub enum Error {
     /// The request is not valid.
     #[error("failed to read the certificate request: {0}")]
     Request(String),
-    /// The caller gets no certificate.
+    /// The caller may not have a certificate.
     #[error("no certificate for this caller: {0}")]
     Forbidden(String),
-    /// What the certificate would say is not known yet.
+    /// The content of the certificate is not known yet.
     #[error("no certificate yet: {0}; retry")]
     Unavailable(String),
     /// The control plane failed.

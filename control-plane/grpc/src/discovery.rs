@@ -23,7 +23,7 @@ use tracing::Instrument as _;
 use crate::{
     auth::{Access, Authenticator, Gate},
     connection::Counted,
-    encode::Content,
+    encode::{Content, Settings},
     events::StreamEvent,
     from_proto::{self, Request},
     hub::Hub,
@@ -113,7 +113,7 @@ impl Discovery {
         let server = from_proto::server_or_default(node.policy_server);
         caller.principal.check_server(&server)?;
         let published = self.hub.published(&server).await?;
-        let content = Content::full(&published.snapshot);
+        let content = Content::full(&published.snapshot, Settings::Withheld);
         let response = content.into_state_of_the_world(&published.header(), 0, 0);
         Ok(tonic::Response::new(response))
     }

@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::SystemTime};
 
 use assent_core::{
+    Policy,
     session::{Nonce, StreamKind},
     snapshot::{Delta, Snapshot},
 };
@@ -56,6 +57,15 @@ pub(crate) struct Content {
     routes: Vec<v1::Route>,
     removed_routes: Vec<String>,
     no_change: bool,
+}
+
+/// Whether a client gets settings that come from Secrets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Settings {
+    /// It is an evaluator of the PolicyServer, or an embedded one.
+    Sent,
+    /// It is a person, or an evaluator in a pod of somebody else.
+    Withheld,
 }
 
 /// Fills parts one after the other.
@@ -126,19 +136,19 @@ impl Encoded {
 
 impl Content {
     /// The whole set.
-    pub(crate) fn full(snapshot: &Snapshot) -> Self {
+    pub(crate) fn full(snapshot: &Snapshot, settings: Settings) -> Self {
         Self {
-            policies: snapshot.policies().map(|p| wire::policy(p)).collect(),
+            policies: snapshot.policies().map(|p| settings.write(p)).collect(),
             routes: snapshot.routes().map(|r| wire::route(r)).collect(),
             ..Self::default()
         }
     }
 
     /// A difference.
-    pub(crate) fn delta(delta: &Delta) -> Self {
+    pub(crate) fn delta(delta: &Delta, settings: Settings) -> Self {
         let text = |path: &Arc<str>| path.to_string();
         Self {
-            policies: delta.policies.iter().map(|p| wire::policy(p)).collect(),
+            policies: delta.policies.iter().map(|p| settings.write(p)).collect(),
             removed_revisions: delta
                 .removed_revisions
                 .iter()
@@ -233,6 +243,17 @@ impl Content {
             splitter.room(path.len()).removed_routes.push(path);
         }
         splitter.parts
+    }
+}
+
+// === impl Settings ===
+
+impl Settings {
+    fn write(self, policy: &Policy) -> v1::Policy {
+        match self {
+            Settings::Sent => wire::policy(policy),
+            Settings::Withheld => wire::withheld_policy(policy),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use assent_core::{
 };
 
 use crate::{
-    encode::{Content, Encoded, Header},
+    encode::{Content, Encoded, Header, Settings},
     hub::ControlPlane,
     metrics::Push,
     to_proto,
@@ -43,7 +43,9 @@ pub(crate) struct Published {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) at: SystemTime,
     control_plane: Arc<ControlPlane>,
-    frames: Mutex<HashMap<Key, Slot>>,
+    frames: Mutex<HashMap<(Key, Settings), Slot>>,
+    /// Whether a policy has settings that come from Secrets; found out when it matters.
+    confidential: OnceLock<bool>,
     /// Made when the first caller asks for a module.
     modules: OnceLock<HashSet<Digest>>,
 }
@@ -78,6 +80,7 @@ impl Published {
             at,
             control_plane,
             frames: Mutex::default(),
+            confidential: OnceLock::new(),
             modules: OnceLock::new(),
         }
     }
@@ -99,31 +102,50 @@ impl Published {
     }
 
     /// The encoded response, shared between streams that send the same.
-    pub(crate) fn encoded(&self, kind: StreamKind, response: &Response) -> Arc<Encoded> {
+    pub(crate) fn encoded(
+        &self,
+        kind: StreamKind,
+        response: &Response,
+        settings: Settings,
+    ) -> Arc<Encoded> {
         let shared = response.to.version() == self.snapshot.version();
-        let slot = shared.then(|| self.slot(Key::of(kind, &response.body)));
+        let slot = shared.then(|| self.slot(Key::of(kind, &response.body), settings));
         match slot.flatten() {
-            Some(slot) => slot.get_or_init(|| self.encode(kind, response)).clone(),
-            None => self.encode(kind, response),
+            Some(slot) => slot
+                .get_or_init(|| self.encode(kind, response, settings))
+                .clone(),
+            None => self.encode(kind, response, settings),
         }
     }
 
-    fn slot(&self, key: Key) -> Option<Slot> {
+    fn slot(&self, key: Key, settings: Settings) -> Option<Slot> {
+        // If nothing is withheld, all clients get the same.
+        let settings = match self.is_confidential() {
+            true => settings,
+            false => Settings::Sent,
+        };
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        let large = frames.keys().filter(|key| key.is_large()).count();
+        let large = frames.keys().filter(|(key, _)| key.is_large()).count();
         let full = frames.len() >= MAX_CACHED || (key.is_large() && large >= MAX_LARGE_CLAIMS);
+        let key = (key, settings);
         if full && !frames.contains_key(&key) {
             return None;
         }
         Some(frames.entry(key).or_default().clone())
     }
 
-    fn encode(&self, kind: StreamKind, response: &Response) -> Arc<Encoded> {
+    fn is_confidential(&self) -> bool {
+        let mut policies = self.snapshot.policies();
+        let is = || policies.any(|p| p.content.is_confidential());
+        *self.confidential.get_or_init(is)
+    }
+
+    fn encode(&self, kind: StreamKind, response: &Response, settings: Settings) -> Arc<Encoded> {
         let content = match &response.body {
-            Body::Full => Content::full(&response.to),
+            Body::Full => Content::full(&response.to, settings),
             Body::NoChange => Content::no_change(),
-            Body::Delta(from) => Content::delta(&response.to.delta_from(from)),
-            Body::Claim(delta) => Content::delta(delta),
+            Body::Delta(from) => Content::delta(&response.to.delta_from(from), settings),
+            Body::Claim(delta) => Content::delta(delta, settings),
         };
         let header = Header {
             version: response.to.version().to_string(),

@@ -44,7 +44,7 @@ pub(crate) trait Request: prost::Message + Default + Send + 'static {
 /// Why a first message is rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum Error {
-    #[error("the first message must carry `node`: say who you are")]
+    #[error("the first message must have `node`, which identifies the client")]
     NoNode,
     #[error("`node` has {0} bytes: at most {MAX_NODE_BYTES} are allowed")]
     LargeNode(usize),
@@ -74,6 +74,7 @@ pub(crate) fn node(node: v1::Node) -> Result<Node, Error> {
         engine: node.engine,
         abis: node.abis,
         endpoint: node.endpoint,
+        features: node.features,
     })
 }
 

@@ -1,7 +1,7 @@
 //! The published snapshots of all PolicyServers, which streams follow.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
@@ -18,6 +18,7 @@ use tokio::{
 use tonic::{Status, metadata::MetadataValue};
 
 use crate::{
+    context::ContextHub,
     events::StreamEvent,
     frames::Published,
     metrics::{Metrics, ServerMetrics},
@@ -82,6 +83,7 @@ pub(crate) struct Inner {
     pub(crate) metrics: Metrics,
     pub(crate) events: mpsc::Sender<StreamEvent>,
     pub(crate) streams: Arc<Registry>,
+    context: ContextHub,
     servers: RwLock<HashMap<Name, Arc<Server>>>,
     /// Counts changes of `servers` and `synced`, for tasks that wait for one.
     epoch: watch::Sender<u64>,
@@ -113,6 +115,7 @@ impl Hub {
             metrics: Metrics::default(),
             events,
             streams: Arc::new(Registry::new()),
+            context: ContextHub::default(),
             servers: RwLock::default(),
             epoch: watch::Sender::new(0),
             synced: AtomicBool::new(false),
@@ -125,6 +128,11 @@ impl Hub {
     /// The metrics of the service, to be registered once.
     pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
+    }
+
+    /// Objects of the cluster that policies read.
+    pub fn context(&self) -> &ContextHub {
+        &self.0.context
     }
 
     /// Adds a PolicyServer. Its streams are held until a snapshot is published for it.
@@ -169,6 +177,7 @@ impl Hub {
     pub fn reset(&self) {
         self.0.synced.store(false, Ordering::Release);
         self.write_servers().clear();
+        self.0.context.forget_assignments();
         self.bump();
     }
 
@@ -215,7 +224,9 @@ impl Hub {
     /// Closes the streams of replicas that lost their permission, by PolicyServer and replica.
     pub fn revoke_streams(&self, is_revoked: impl Fn(&str, &str) -> bool, why: &str) {
         let status = Status::permission_denied(why);
-        self.0.streams.close_where(is_revoked, &status);
+        self.0.streams.close_where(&is_revoked, &status);
+        let context = self.0.context.clients();
+        context.close_where(is_revoked, &status);
     }
 
     /// The identity in responses.
@@ -261,6 +272,21 @@ impl Hub {
                 .and_then(|s| s.published.borrow().clone())
         };
         published.is_some_and(|published| published.modules().contains(digest))
+    }
+
+    /// The PolicyServers that have a snapshot, with it, in the order of their names.
+    pub(crate) fn snapshots(&self) -> BTreeMap<Name, Arc<Snapshot>> {
+        let servers = self.read_servers();
+        let published = servers.iter().filter_map(|(name, server)| {
+            let published = server.published.borrow();
+            let snapshot = published.as_ref()?.snapshot.clone();
+            Some((name.clone(), snapshot))
+        });
+        published.collect()
+    }
+
+    pub(crate) fn has_server(&self, name: &str) -> bool {
+        self.read_servers().contains_key(name)
     }
 
     /// How many streams are open.

@@ -10,6 +10,8 @@ pub mod auth;
 pub mod certificate;
 pub mod conn;
 mod connection;
+pub mod context;
+pub mod csds;
 mod discovery;
 mod encode;
 pub mod events;
@@ -30,6 +32,7 @@ pub mod tls;
 mod to_proto;
 
 pub use auth::{Access, Authenticator, Principal};
+pub use context::ContextHub;
 pub use discovery::Discovery;
 pub use events::StreamEvent;
 pub use exposure::check_exposure;

@@ -36,7 +36,7 @@ pub trait ModuleSource: Send + Sync + 'static {
 /// What there is of one module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModuleStat {
-    /// Size of the portable module; none where it is not there.
+    /// Size of the portable module; none if there is no such module.
     pub size: Option<u64>,
     /// The artefact for the asked engine.
     pub artefact: Option<Artefact>,

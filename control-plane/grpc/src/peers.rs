@@ -1,4 +1,7 @@
 //! How many connections each address has.
+//!
+//! The table of `assent-serve` counts by address too, and is not used here: it closes idle connections to make room,
+//! and the connection of an evaluator whose policies do not change is idle for hours.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use assent_proto::v1::{
-    self, ClientStatusRequest, ClientStatusResponse, client_status_service_server,
+    self, ClientStatusRequest, ClientStatusResponse, ListPolicyServersRequest,
+    ListPolicyServersResponse, client_status_service_server,
 };
 use futures::stream::{self, BoxStream, StreamExt as _};
 use tokio::{
@@ -42,6 +43,9 @@ const STREAM_INTERVAL: Duration = Duration::from_millis(100);
 pub trait StatusSource: Send + Sync + 'static {
     /// The answer to `query`; `None` if there is no such PolicyServer.
     async fn client_status(&self, query: Query) -> Result<Option<Page>, Unavailable>;
+
+    /// The names of the PolicyServers, in order.
+    async fn servers(&self) -> Result<Vec<String>, Unavailable>;
 
     /// Changes whenever an answer may have changed.
     fn changes(&self) -> watch::Receiver<u64>;
@@ -109,10 +113,29 @@ impl client_status_service_server::ClientStatusService for ClientStatus {
         request: Request<ClientStatusRequest>,
     ) -> Result<Response<ClientStatusResponse>, Status> {
         let query = self.admit(request, PAGE_SIZE, MAX_PAGE_SIZE).await?;
-        let server = query.server.clone();
+        let (server, is_first) = (query.server.clone(), query.after.is_none());
         let page = self.source.client_status(query).await?;
         let page = page.ok_or_else(|| not_found(&server))?;
-        Ok(Response::new(to_proto::response(&page)))
+        let context = self.hub.context();
+        let marks = |replica: &str| context.acknowledged(&server, replica);
+        let mut response = to_proto::response(&page, marks);
+        if is_first {
+            let collections = context.marks_of(&server);
+            response.collections = collections.iter().map(to_proto::collection).collect();
+        }
+        Ok(Response::new(response))
+    }
+
+    async fn list_policy_servers(
+        &self,
+        request: Request<ListPolicyServersRequest>,
+    ) -> Result<Response<ListPolicyServersResponse>, Status> {
+        self.hub.check_serving()?;
+        let caller = self.gate.admit_request(&request, Access::Read).await?;
+        let mut policy_servers = self.source.servers().await?;
+        // A replica knows of its own only.
+        policy_servers.retain(|server| caller.principal.check_server(server).is_ok());
+        Ok(Response::new(ListPolicyServersResponse { policy_servers }))
     }
 
     type StreamClientStatusStream = BoxStream<'static, Result<ClientStatusResponse, Status>>;
@@ -167,7 +190,8 @@ impl Follower {
         self.hub.check_serving()?;
         let page = self.source.client_status(self.query.clone()).await?;
         let page = page.ok_or_else(|| not_found(&self.query.server))?;
-        let response = to_proto::response(&page);
+        let (context, server) = (self.hub.context(), &self.query.server);
+        let response = to_proto::response(&page, |name| context.acknowledged(server, name));
         if self.last.as_ref() == Some(&response) {
             return Ok(None);
         }

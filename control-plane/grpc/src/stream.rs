@@ -10,6 +10,7 @@ use tonic::{Status, codec::Streaming};
 use crate::{
     auth::Gate,
     conn::{Peer, Use},
+    encode::Settings,
     events::StreamEvent,
     frames::{self, Published},
     from_proto::Request,
@@ -39,6 +40,8 @@ struct Stream<R> {
     pipe: Arc<Pipe>,
     session: Session,
     timing: Timing,
+    /// Whether the client gets settings that come from Secrets.
+    settings: Settings,
     /// The client has closed its side.
     half_closed: bool,
     peer: Option<Peer>,
@@ -187,7 +190,7 @@ impl<R: Request> Stream<R> {
         let Some(published) = self.published.borrow().clone() else {
             return self.pipe.close(not_synced());
         };
-        let encoded = published.encoded(R::KIND, response);
+        let encoded = published.encoded(R::KIND, response, self.settings);
         self.pipe.push(&encoded, response.nonce);
         self.hub
             .metrics()

@@ -1,4 +1,4 @@
-//! TLS of the discovery endpoint, replaceable while it serves.
+//! TLS of the discovery endpoint. Certificates can be replaced without a restart.
 
 use std::{io, path::Path, sync::Arc};
 
@@ -27,15 +27,15 @@ pub enum Error {
     /// It is not PEM.
     #[error("failed to read PEM: {0}")]
     Pem(String),
-    /// Key and certificate do not go together.
-    #[error("failed to use certificate and key: {0}")]
+    /// The key does not belong to the certificate.
+    #[error("failed to use the certificate with its key: {0}")]
     Pair(#[from] rustls::Error),
 }
 
 // === impl Tls ===
 
 impl Tls {
-    /// Starts with this configuration; HTTP/2 is offered whatever it says.
+    /// Starts with this configuration. HTTP/2 is always offered by ALPN.
     pub fn new(config: ServerConfig) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(with_http2(config))))
     }
@@ -45,7 +45,7 @@ impl Tls {
         Ok(Self::new(server_config(chain, key)?))
     }
 
-    /// Reads a certificate chain and its key out of files.
+    /// Reads a certificate chain and its key from files.
     pub fn from_files(chain: &Path, key: &Path) -> Result<Self, Error> {
         Self::from_pem(&read(chain)?, &read(key)?)
     }

@@ -6,6 +6,7 @@
 mod authorizer;
 mod cache;
 pub mod configurations;
+mod context;
 pub mod defaults;
 pub mod inject;
 mod patch;
@@ -32,6 +33,7 @@ use serde_json::json;
 pub use self::{
     authorizer::{ApiAuthorizer, Authorizer},
     cache::AdmissionCache,
+    context::{ApiKinds, KindFinder},
 };
 use self::{
     inject::{Outcome, Parts},
@@ -52,9 +54,9 @@ const MAX_BODY: usize = 7 << 20;
 
 /// The state of the cluster that decisions about one object depend on.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct AdmissionView {
     /// PolicyServers that exist.
-    pub servers: BTreeMap<String, KnownServer>,
+    pub servers: BTreeMap<String, ServerView>,
     /// Policies in `protect` mode by their PolicyServer.
     pub protecting: BTreeMap<String, Vec<PolicyKey>>,
     /// How many policies there are by namespace, without those that are being deleted.
@@ -65,7 +67,7 @@ pub struct Known {
 
 /// A PolicyServer that exists.
 #[derive(Clone, Debug, Default)]
-pub struct KnownServer {
+pub struct ServerView {
     /// Namespaces whose policies it runs, if it says so.
     pub policies_from: Option<AllowedNamespaces>,
     /// Namespaces whose pods may have an evaluator beside them.
@@ -79,7 +81,7 @@ pub struct KnownServer {
 /// Provides the state of the cluster.
 pub trait State: Send + Sync + 'static {
     /// The current state; none until everything was listed once.
-    fn known(&self) -> Option<Arc<Known>>;
+    fn known(&self) -> Option<Arc<AdmissionView>>;
 
     /// Called with the outcome for each pod that asked for an evaluator.
     fn observe(&self, outcome: &Outcome);
@@ -103,14 +105,21 @@ struct Admission {
     options: Options,
     state: Arc<dyn State>,
     authorizer: Arc<dyn Authorizer>,
+    kinds: Arc<dyn KindFinder>,
 }
 
 /// The three webhooks.
-pub fn router(options: Options, state: Arc<dyn State>, authorizer: Arc<dyn Authorizer>) -> Router {
+pub fn router(
+    options: Options,
+    state: Arc<dyn State>,
+    authorizer: Arc<dyn Authorizer>,
+    kinds: Arc<dyn KindFinder>,
+) -> Router {
     let admission = Admission {
         options,
         state,
         authorizer,
+        kinds,
     };
     Router::new()
         .route(MUTATE_PATH, post(mutate))
@@ -203,11 +212,32 @@ impl Admission {
             let refused = authorizer::authorize(&*self.authorizer, user, &required).await;
             verdict = refused.unwrap_or(verdict);
         }
+        if verdict.refusal.is_none() {
+            let refused = self.check_reading(request).await;
+            verdict = refused.unwrap_or(verdict);
+        }
         if let Some(refusal) = &verdict.refusal {
             let (name, namespace) = (&request.name, &request.namespace);
             tracing::info!(%name, %namespace, why = %refusal.message, "denied an object");
         }
         Ok(verdict)
+    }
+
+    /// Whether the author may read what the policy declares.
+    async fn check_reading(&self, request: &Request) -> Option<Verdict> {
+        let added = context::added(request, &self.options.parse);
+        if added.is_empty() {
+            return None;
+        }
+        match context::required(added, &*self.kinds).await {
+            Ok(required) => {
+                let user = &request.user_info;
+                authorizer::authorize(&*self.authorizer, user, &required).await
+            }
+            Err(why) => Some(Verdict::later(format!(
+                "failed to look up a kind of spec.contextAwareResources: {why}; try again in a moment"
+            ))),
+        }
     }
 
     /// Everything that can be said without asking the API server.

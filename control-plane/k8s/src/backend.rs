@@ -67,6 +67,7 @@ impl Backend for Cluster {
             uid: route.uid,
             endpoint: &self.endpoint(&route.policy.server),
             defaults: &self.defaults,
+            confirmed: route.confirmed,
         })
     }
 

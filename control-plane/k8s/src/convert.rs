@@ -69,9 +69,10 @@ impl Converter {
     /// One object; `None` if it is not one of the mirror's.
     pub fn object(&self, kind: Kind, object: DynamicObject) -> Option<Object<DynamicObject>> {
         Some(match kind {
-            Kind::ClusterPolicies | Kind::Policies => {
-                Object::Policy(Box::new(self.policy(kind, &object)?))
-            }
+            Kind::ClusterPolicies
+            | Kind::Policies
+            | Kind::ClusterRequestPolicies
+            | Kind::RequestPolicies => Object::Policy(Box::new(self.policy(kind, &object)?)),
             Kind::Servers => Object::Server(Box::new(self.server(&object))),
             Kind::Revisions => Object::Revision(Box::new(self.revision(object))),
             Kind::Validating | Kind::Mutating => Object::Route(Box::new(route(kind, object)?)),
@@ -199,6 +200,7 @@ pub fn route(kind: Kind, object: DynamicObject) -> Option<RouteObject<DynamicObj
         uid: named.uid,
         revision: named.revision,
         resolved: named.resolved.map(Arc::new),
+        confirms: named.confirms,
         existing: object,
     })
 }

@@ -55,6 +55,11 @@ impl EventRecorder {
                 let reason = incident.as_str();
                 self.send(event, EventType::Warning, reason, "Revision", note);
             }
+            EventKind::SettingsChanged => {
+                let note = "a value of a Secret in spec.settingsFrom changed: a new generation is made with it";
+                let reason = "SettingsChanged";
+                self.send(event, EventType::Normal, reason, "Settings", note);
+            }
             EventKind::RollbackRejected(why) => {
                 self.send(
                     event,

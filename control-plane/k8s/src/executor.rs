@@ -179,6 +179,21 @@ impl Executor {
                 let result = roll_back(&c, &key, &meta, target).await;
                 Some(Outcome::RolledBack(key, result))
             }),
+            Action::TakeSettings {
+                kind,
+                meta,
+                version,
+            } => self.spawn(|c| async move {
+                let written = match (c.is_leader)() {
+                    true => objects::take_settings(&c.client, kind, &meta, &version).await,
+                    false => Ok(()),
+                };
+                // The watch reports the new generation; after a failure the next check decides again.
+                if let Err(error) = written {
+                    warn!(policy = %meta.name, "failed to write settingsVersion; retrying: {error}");
+                }
+                None
+            }),
             Action::DeletePod(meta) => self.spawn(|c| async move {
                 delete_pod(&c, &meta).await;
                 None
@@ -400,8 +415,10 @@ async fn roll_back(
         }
     };
     let mut spec = target.spec;
-    // Whatever the tag names now, the digest in this URL is the revision's module.
-    spec.insert("module".into(), target.module_url.into());
+    // Whatever the tag names now, the digest in this URL is the revision's module. A text is in the spec itself.
+    if !spec.contains_key("source") {
+        spec.insert("module".into(), target.module_url.into());
+    }
     let spec = Value::Object(spec);
     let written = objects::roll_back(&context.client, kind, meta, Some(&spec)).await;
     let written = written.map_err(|e| e.to_string())?;

@@ -68,7 +68,7 @@ pub struct Elector {
     clock: Instant,
     timeout: Duration,
     role: watch::Sender<Role>,
-    standing: Standing,
+    leader_check: LeaderCheck,
     /// The object as it was read or written last. Updates keep what others added to it.
     last: Option<Lease>,
     /// The highest term that evaluators have seen.
@@ -78,7 +78,7 @@ pub struct Elector {
 /// Whether this process leads *now*, by the clock. It is also right in a process that was paused
 /// and whose tasks do not know yet that another one leads. Check it before each write.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct LeaderCheck {
     held: Arc<Mutex<Option<(u64, Millis)>>>,
     clock: Instant,
 }
@@ -143,7 +143,7 @@ impl Elector {
             // Two attempts fit into the renewal deadline.
             timeout: timing.renew / 2,
             role,
-            standing: Standing { held, clock },
+            leader_check: LeaderCheck { held, clock },
             last: None,
             outranked,
         }
@@ -155,8 +155,8 @@ impl Elector {
     }
 
     /// Whether it leads at this moment.
-    pub fn standing(&self) -> Standing {
-        self.standing.clone()
+    pub fn leader_check(&self) -> LeaderCheck {
+        self.leader_check.clone()
     }
 
     /// Runs until `shutdown`, then releases the Lease, so that the next leader takes over at its
@@ -169,7 +169,7 @@ impl Elector {
             for input in inputs.drain(..) {
                 self.machine.step(self.now(), input, &mut out);
             }
-            self.standing.set(self.machine.held());
+            self.leader_check.set(self.machine.held());
             for output in out {
                 match output {
                     Output::Role(role) => self.set_role(role),
@@ -281,9 +281,9 @@ impl Elector {
     }
 }
 
-// === impl Standing ===
+// === impl LeaderCheck ===
 
-impl Standing {
+impl LeaderCheck {
     /// The term in which this process leads at this moment, if it does.
     pub fn leads(&self) -> Option<u64> {
         let held = *self.held.lock().unwrap_or_else(PoisonError::into_inner);

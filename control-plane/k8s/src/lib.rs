@@ -7,7 +7,11 @@
 pub mod admission;
 mod backend;
 pub mod certificates;
+#[cfg(feature = "remote")]
+pub mod check;
+pub mod config_maps;
 pub mod connect;
+pub mod context;
 pub mod convert;
 pub mod crds;
 pub mod events;
@@ -19,12 +23,16 @@ pub mod names;
 pub mod objects;
 pub mod own_objects;
 pub mod preflight;
+#[cfg(feature = "remote")]
+pub mod remote;
 pub mod revision;
+pub mod settings;
 pub mod sources;
 pub mod standby;
 pub mod status;
 #[cfg(test)]
 mod testing;
+pub mod texts;
 pub mod uninstall;
 pub mod watch;
 pub mod webhook;

@@ -10,7 +10,7 @@ pub const FIELD_MANAGER: &str = "assent-control-plane";
 /// until it is no longer served.
 pub const FINALIZER: &str = "policies.assent.dev/cleanup";
 
-/// On a pod: asks for an evaluator of this PolicyServer. On our own objects: which server
+/// On a pod: asks for an evaluator of this PolicyServer. On Assent's own objects: which server
 /// they are for.
 pub const SERVER_LABEL: &str = "policies.assent.dev/policy-server";
 
@@ -53,6 +53,15 @@ pub const CA_KEY: &str = "ca.crt";
 /// The audience that a replica's token must have.
 pub const TOKEN_AUDIENCE: &str = "assent-control-plane";
 
+/// The Service before the discovery ports of the control plane.
+pub const DISCOVERY_SERVICE: &str = "assent-discovery";
+
+/// The service account whose token the command line asks for: it may look, and nothing else.
+pub const VIEWER: &str = "assent-viewer";
+
+/// The Role that permits people to ask for it and to reach the leader.
+pub const CONNECT_ROLE: &str = "assent-connect";
+
 /// The Lease that control-plane replicas elect their leader by.
 pub const LEASE: &str = "assent-control-plane";
 
@@ -67,6 +76,9 @@ pub const CA_RECORD: &str = "assent-ca-record";
 
 /// The Secret, which an administrator may create, with the key that authenticates what evaluators keep on disk.
 pub const STATE_KEY: &str = "assent-state-key";
+
+/// The Secret with the key that encrypts settings that come from Secrets.
+pub const SETTINGS_KEY: &str = "assent-settings-key";
 
 /// The certificates to trust, in that ConfigMap.
 pub const CA_BUNDLE_KEY: &str = "ca.crt";
@@ -144,7 +156,7 @@ fn dotted(policy: &PolicyKey, prefix: &str) -> String {
     }
 }
 
-/// `text`, or where it is too long its beginning and a digest of the whole.
+/// `text`, or if it is too long, its beginning and a digest of the whole.
 fn bounded(text: &str, max: usize) -> String {
     if text.len() <= max {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! Single writes to objects that users own: finalizers and rollbacks. All are conditional.
+//! Single writes to objects that users own: finalizers, rollbacks, versions of settings. All are conditional.
 
 use std::time::Duration;
 
@@ -88,6 +88,26 @@ pub async fn set_finalizer(
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         other => Ok(other.map(drop)?),
     }
+}
+
+/// Writes `spec.settingsVersion` of a policy that is still in the state of `meta`.
+pub async fn take_settings(
+    client: &Client,
+    kind: Kind,
+    meta: &Meta,
+    version: &str,
+) -> Result<(), Error> {
+    let patch = json!({
+        "metadata": { "resourceVersion": meta.resource_version, "uid": meta.uid },
+        "spec": { "settingsVersion": version },
+    });
+    let params = PatchParams {
+        field_manager: Some(names::FIELD_MANAGER.into()),
+        ..PatchParams::default()
+    };
+    let api = api(client, kind, &meta.namespace);
+    api.patch(&meta.name, &params, &Patch::Merge(patch)).await?;
+    Ok(())
 }
 
 /// Writes `spec` into a policy, if there is one, and removes the annotation that asked for a

@@ -9,7 +9,8 @@ use std::{collections::BTreeMap, fmt};
 use k8s_openapi::{
     api::authorization::v1::{
         ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
-        SelfSubjectRulesReview, SelfSubjectRulesReviewSpec,
+        SelfSubjectRulesReview, SelfSubjectRulesReviewSpec, SubjectAccessReview,
+        SubjectAccessReviewSpec,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
@@ -57,7 +58,7 @@ pub enum Problem {
     NotEstablished {
         /// Of the definition.
         name: String,
-        /// The API server's words.
+        /// The error message of the API server.
         why: String,
     },
     /// The definition is older than this build.
@@ -103,20 +104,24 @@ pub enum Error {
 /// Reports everything that is missing. `namespace` is the control plane's.
 pub async fn run(client: &Client, namespace: &str) -> Result<(), Error> {
     let mut problems = Vec::new();
-    let info = client
-        .apiserver_version()
-        .await
-        .map_err(ask("its version"))?;
-    problems.extend(version(&info.major, &info.minor));
+    problems.extend(server_version(client).await?.1);
     problems.extend(permissions(client, namespace).await?);
     let unreadable = problems.iter().any(is_about_definitions);
     if !unreadable {
-        problems.extend(definitions(&served(client).await?));
+        problems.extend(definitions(&served_definitions(client).await?));
     }
     match problems.is_empty() {
         true => Ok(()),
         false => Err(Missing(problems).into()),
     }
+}
+
+/// The version of the API server, and whether it is too old.
+pub async fn server_version(client: &Client) -> Result<(String, Option<Problem>), Error> {
+    let info = client.apiserver_version().await;
+    let info = info.map_err(ask("its version"))?;
+    let problem = version(&info.major, &info.minor);
+    Ok((info.git_version, problem))
 }
 
 fn ask(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
@@ -135,11 +140,14 @@ fn is_about_definitions(problem: &Problem) -> bool {
 }
 
 /// The definitions as the API server has them.
-async fn served(client: &Client) -> Result<BTreeMap<String, Value>, Error> {
+pub async fn served_definitions(client: &Client) -> Result<BTreeMap<String, Value>, Error> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut served = BTreeMap::new();
     for name in check::names() {
-        let found = api.get_opt(&name).await.map_err(ask("our definitions"))?;
+        let found = api
+            .get_opt(&name)
+            .await
+            .map_err(ask("the CustomResourceDefinitions of Assent"))?;
         if let Some(definition) = found {
             let value = serde_json::to_value(definition).expect("a definition must be JSON");
             served.insert(name, value);
@@ -148,7 +156,7 @@ async fn served(client: &Client) -> Result<BTreeMap<String, Value>, Error> {
     Ok(served)
 }
 
-/// Permissions that we lack. One review lists the rules that apply to us; what they do not
+/// Permissions that the control plane lacks. One review lists the rules that apply to it; what they do not
 /// grant is asked for one by one, since not every authorizer can list its rules.
 async fn permissions(client: &Client, namespace: &str) -> Result<Vec<Problem>, Error> {
     let everywhere = rules(client, NOWHERE).await?;
@@ -162,8 +170,31 @@ async fn permissions(client: &Client, namespace: &str) -> Result<Vec<Problem>, E
         let mut missing = Vec::new();
         for verb in permission.verbs {
             let granted = is_granted(rules, permission, verb)
-                || asked(client, namespace, permission, verb).await?;
+                || asked(client, namespace, permission, verb, None).await?;
             if !granted {
+                missing.push((*verb).to_owned());
+            }
+        }
+        if !missing.is_empty() {
+            problems.push(permission.problem(missing, namespace));
+        }
+    }
+    Ok(problems)
+}
+
+/// Permissions that a service account of `namespace` lacks of those that the control plane needs.
+/// Whoever asks must be allowed to create SubjectAccessReviews.
+pub async fn account_permissions(
+    client: &Client,
+    namespace: &str,
+    account: &str,
+) -> Result<Vec<Problem>, Error> {
+    let user = format!("system:serviceaccount:{namespace}:{account}");
+    let mut problems = Vec::new();
+    for permission in REQUIRED {
+        let mut missing = Vec::new();
+        for verb in permission.verbs {
+            if !asked(client, namespace, permission, verb, Some(&user)).await? {
                 missing.push((*verb).to_owned());
             }
         }
@@ -187,7 +218,7 @@ async fn rules(client: &Client, namespace: &str) -> Result<Vec<Rule>, Error> {
     let answer = api
         .create(&PostParams::default(), &review)
         .await
-        .map_err(ask("our permissions"))?;
+        .map_err(ask("the permissions of the control plane"))?;
     let rules = answer.status.map(|status| status.resource_rules);
     Ok(rules
         .unwrap_or_default()
@@ -196,12 +227,13 @@ async fn rules(client: &Client, namespace: &str) -> Result<Vec<Rule>, Error> {
         .collect())
 }
 
-/// Whether we may, for each name where there are some.
+/// Whether the control plane, or a service account, has a permission; for each name if there are names.
 async fn asked(
     client: &Client,
     namespace: &str,
     permission: &Permission,
     verb: &str,
+    user: Option<&str>,
 ) -> Result<bool, Error> {
     let names = permission.names.iter().copied().map(Some);
     let names: Vec<_> = match permission.names {
@@ -209,45 +241,74 @@ async fn asked(
         _ => names.collect(),
     };
     for name in names {
-        if !asked_for(client, namespace, permission, verb, name).await? {
+        let attributes = attributes(namespace, permission, verb, name);
+        if !is_allowed(client, attributes, user).await? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-async fn asked_for(
-    client: &Client,
+fn attributes(
     namespace: &str,
     permission: &Permission,
     verb: &str,
     name: Option<&str>,
-) -> Result<bool, Error> {
+) -> ResourceAttributes {
     let (resource, subresource) = match permission.resource.split_once('/') {
         Some((resource, sub)) => (resource, Some(sub.to_owned())),
         None => (permission.resource, None),
     };
-    let review = SelfSubjectAccessReview {
-        metadata: ObjectMeta::default(),
-        spec: SelfSubjectAccessReviewSpec {
-            resource_attributes: Some(ResourceAttributes {
-                group: Some(permission.group.to_owned()),
-                resource: Some(resource.to_owned()),
-                subresource,
-                verb: Some(verb.to_owned()),
-                name: name.map(str::to_owned),
-                namespace: (permission.scope == Scope::Namespace).then(|| namespace.to_owned()),
-                ..ResourceAttributes::default()
-            }),
-            ..SelfSubjectAccessReviewSpec::default()
-        },
-        status: None,
+    ResourceAttributes {
+        group: Some(permission.group.to_owned()),
+        resource: Some(resource.to_owned()),
+        subresource,
+        verb: Some(verb.to_owned()),
+        name: name.map(str::to_owned),
+        namespace: (permission.scope == Scope::Namespace).then(|| namespace.to_owned()),
+        ..ResourceAttributes::default()
+    }
+}
+
+/// Asks the API server about this process, or about a service account.
+async fn is_allowed(
+    client: &Client,
+    attributes: ResourceAttributes,
+    user: Option<&str>,
+) -> Result<bool, Error> {
+    let params = PostParams::default();
+    let asking = ask("the permissions of the control plane");
+    let Some(user) = user else {
+        let review = SelfSubjectAccessReview {
+            metadata: ObjectMeta::default(),
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(attributes),
+                ..SelfSubjectAccessReviewSpec::default()
+            },
+            status: None,
+        };
+        let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+        let answer = api.create(&params, &review).await.map_err(asking)?;
+        return Ok(answer.status.is_some_and(|status| status.allowed));
     };
-    let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
-    let answer = api
-        .create(&PostParams::default(), &review)
-        .await
-        .map_err(ask("our permissions"))?;
+    // As the API server groups service accounts.
+    let namespace = user.split(':').nth(2).unwrap_or_default();
+    let groups = vec![
+        "system:serviceaccounts".to_owned(),
+        format!("system:serviceaccounts:{namespace}"),
+        "system:authenticated".to_owned(),
+    ];
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some(user.to_owned()),
+            groups: Some(groups),
+            resource_attributes: Some(attributes),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let api: Api<SubjectAccessReview> = Api::all(client.clone());
+    let answer = api.create(&params, &review).await.map_err(asking)?;
     Ok(answer.status.is_some_and(|status| status.allowed))
 }
 

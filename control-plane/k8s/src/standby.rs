@@ -4,14 +4,17 @@
 use std::{collections::HashSet, time::Duration};
 
 use assent_api::{ParsedServer, parse};
-use assent_controller::{Kind, Objects};
+use assent_controller::{
+    Kind, Objects,
+    contexts::{ContextEvent, WarmContexts},
+};
 use assent_core::{Digest, policy::DEFAULT_SERVER};
 use futures::future::BoxFuture;
 use kube::{Client, core::DynamicObject};
 use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinSet, time};
 
-use crate::{convert::Converter, watch};
+use crate::{context::Follower, convert::Converter, watch};
 
 #[cfg(test)]
 mod tests;
@@ -47,6 +50,7 @@ pub async fn prefetch(
     options: parse::Options,
     store: &dyn ModuleStore,
     collect_every: Duration,
+    (follower, events): (&Follower, &mut mpsc::Receiver<ContextEvent>),
 ) {
     let (sender, mut changes) = mpsc::channel(64);
     let _watches = watch::spawn(client, namespace, &KINDS, &sender);
@@ -55,9 +59,15 @@ pub async fn prefetch(
     let mut requested = HashSet::new();
     let mut fetching = JoinSet::new();
     let mut collecting = time::interval_at(time::Instant::now() + collect_every, collect_every);
+    let mut warm = WarmContexts::default();
     loop {
+        follow(follower, &mut warm);
         let change = tokio::select! {
             Some(change) = changes.recv() => change,
+            Some(event) = events.recv() => {
+                warm.observe(event);
+                continue;
+            }
             _ = collecting.tick() => {
                 if objects.is_listed(&KINDS) {
                     let named = objects.named_modules();
@@ -75,10 +85,24 @@ pub async fn prefetch(
             }
             next = changes.try_recv().ok();
         }
+        if objects.is_listed(&KINDS) {
+            warm.set_revisions(objects.all_revisions());
+        }
         for module in wanted(&objects, &mut requested) {
             fetching.spawn(store.fetch(module));
         }
         while fetching.try_join_next().is_some() {}
+    }
+}
+
+/// Follows the collections of stored revisions: a process that leads has their objects already.
+fn follow(follower: &Follower, warm: &mut WarmContexts) {
+    let (kinds, collections) = warm.settle();
+    if let Some(kinds) = kinds {
+        follower.follow_kinds(kinds);
+    }
+    if let Some(collections) = collections {
+        follower.follow_collections(collections);
     }
 }
 

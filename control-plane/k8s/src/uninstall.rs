@@ -81,6 +81,7 @@ pub async fn cleanup(client: &Client, options: Options) -> Result<(), Error> {
     remove_own::<ConfigMap>(client, namespace, names::CA).await?;
     remove_own::<Secret>(client, namespace, names::CA).await?;
     remove_own::<Secret>(client, namespace, names::CA_RECORD).await?;
+    remove_own::<Secret>(client, namespace, names::SETTINGS_KEY).await?;
     let owner = match service_account {
         Some(name) => owner(client, namespace, name).await?,
         None => None,

@@ -53,7 +53,7 @@ pub enum What {
     Listed(Vec<DynamicObject>),
 }
 
-/// Follows `kinds` until the set of tasks is dropped. The channel is bounded: where nobody
+/// Follows `kinds` until the set of tasks is dropped. The channel is bounded: if nobody
 /// takes changes, the watches wait.
 pub fn spawn(
     client: &Client,
@@ -127,6 +127,10 @@ impl KindExt for Kind {
         match self {
             Kind::ClusterPolicies => ApiResource::erase::<assent_api::ClusterAdmissionPolicy>(&()),
             Kind::Policies => ApiResource::erase::<assent_api::AdmissionPolicy>(&()),
+            Kind::ClusterRequestPolicies => {
+                request_policies("ClusterRequestPolicy", "clusterrequestpolicies")
+            }
+            Kind::RequestPolicies => request_policies("RequestPolicy", "requestpolicies"),
             Kind::Servers => ApiResource::erase::<assent_api::PolicyServer>(&()),
             Kind::Revisions => ApiResource::erase::<assent_api::PolicyRevision>(&()),
             Kind::Validating => ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
@@ -151,16 +155,24 @@ impl KindExt for Kind {
 
 /// The kind of a policy.
 pub fn policy_kind(key: &PolicyKey) -> Kind {
-    match key.namespace() {
-        Some(_) => Kind::Policies,
-        None => Kind::ClusterPolicies,
+    Kind::of(key)
+}
+
+fn request_policies(kind: &str, plural: &str) -> ApiResource {
+    let server = ApiResource::erase::<assent_api::PolicyServer>(&());
+    ApiResource {
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+        ..server
     }
 }
 
 fn selector(kind: Kind) -> Option<String> {
     let (key, value) = names::MANAGED_BY;
     match kind {
-        Kind::Validating | Kind::Mutating => Some(format!("{key}={value},{}", names::POLICY_LABEL)),
+        // Somebody may remove the labels of a webhook configuration, and it would still be called. Their names
+        // show which of them belong to policies, and there are few others in a cluster.
+        Kind::Validating | Kind::Mutating => None,
         Kind::Sets | Kind::Services => Some(format!("{key}={value}")),
         Kind::Pods => Some(names::SERVER_LABEL.to_owned()),
         _ => None,

@@ -87,6 +87,8 @@ pub struct Input<'a> {
     pub endpoint: &'a WebhookEndpoint,
     /// Settings that the webhooks of all policies share.
     pub defaults: &'a WebhookDefaults,
+    /// Whether its evaluators answer `/confirm/`.
+    pub confirmed: bool,
 }
 
 /// The desired configuration.
@@ -157,7 +159,8 @@ pub fn desired(input: &Input<'_>) -> Vec<Desired> {
         webhooks: Some(vec![webhook(input, &path(input.revision))]),
     }));
     let confirm = format!("{CONFIRM_PREFIX}{}", input.revision);
-    let confirming = is_confirmed(input.policy).then(|| validating(&confirm));
+    let confirmed = input.confirmed && is_confirmed(input.policy);
+    let confirming = confirmed.then(|| validating(&confirm));
     std::iter::once(mutating).chain(confirming).collect()
 }
 

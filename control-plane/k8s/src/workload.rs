@@ -5,11 +5,11 @@
 //! about policies is in it: a policy change never restarts a pod.
 
 mod container;
-mod performer;
 mod pods;
 mod services;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ use sha2::{Digest as _, Sha256};
 
 pub use self::{
     container::{EvaluatorParts, Place, evaluator_container},
-    performer::{Error, Outcome, apply, delete},
+    writer::{Error, Outcome, apply, delete},
 };
 use crate::names;
 
@@ -37,7 +37,7 @@ use crate::names;
 pub struct Options {
     /// Where their objects live: the control plane's namespace.
     pub namespace: String,
-    /// Image of the evaluator, where the server names none.
+    /// Image of the evaluator if the server names none.
     pub image: String,
     /// When it is pulled; the default of the API server if absent.
     pub image_pull_policy: Option<String>,
@@ -58,7 +58,7 @@ pub struct Objects {
     pub webhook: Service,
     /// How many may go at a time.
     pub disruption_budget: PodDisruptionBudget,
-    /// Who they are; none where the server names one.
+    /// Their service account; none if the server names one.
     pub service_account: Option<ServiceAccount>,
     /// Whom they speak to.
     pub network_policy: Option<NetworkPolicy>,

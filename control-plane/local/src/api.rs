@@ -50,6 +50,8 @@ pub struct LocalApi {
     manifests: Objects,
     /// What is wrong with policies, and since when.
     problems: BTreeMap<PolicyKey, (Problem, Timestamp)>,
+    /// What is wrong with the directory, and with files that name no object.
+    unnamed: Vec<Problem>,
     /// Rollbacks that annotations ask for and that were not done yet.
     rollbacks: BTreeMap<PolicyKey, Rollback>,
     statuses: BTreeMap<Uuid, PolicyStatus>,
@@ -69,6 +71,7 @@ impl LocalApi {
             store,
             options,
             problems: BTreeMap::new(),
+            unnamed: Vec::new(),
             rollbacks: BTreeMap::new(),
             statuses: BTreeMap::new(),
             is_read: false,
@@ -94,6 +97,18 @@ impl LocalApi {
         never.map(|(key, (problem, since))| (key, problem, *since))
     }
 
+    /// What is wrong with the directory, and with files whose objects are not known.
+    pub fn unnamed_problems(&self) -> &[Problem] {
+        &self.unnamed
+    }
+
+    /// Whether manifests were found, and not one of them was ever valid. An empty directory is fine: its owner wants no
+    /// policies. This one most likely wants some, and would get none.
+    pub fn is_all_broken(&self) -> bool {
+        let has_problems = !self.unnamed.is_empty() || !self.problems.is_empty();
+        has_problems && self.manifests.is_empty()
+    }
+
     /// Applies a scan of the directory. The first one that could read it returns all objects,
     /// later ones what changed.
     pub fn apply_scan(&mut self, now: Timestamp, scan: &Scan) -> Vec<Change<()>> {
@@ -102,6 +117,8 @@ impl LocalApi {
         };
         let decision = decide(&self.manifests, scan, options);
         self.log(&decision);
+        let unnamed = decision.problems.iter().filter(|one| one.object.is_none());
+        self.unnamed = unnamed.cloned().collect();
         if !decision.synced {
             return Vec::new();
         }
@@ -182,11 +199,12 @@ impl LocalApi {
         Ok(actions)
     }
 
-    /// The policies that the dispatch calls, with the paths of their active revisions.
+    /// The policies that the dispatch calls, with the paths of their active revisions. Those for requests at Envoy are
+    /// not among them: evaluators find them by the state of their routes.
     pub fn routes(&self) -> Vec<(PolicyKey, String)> {
         let active = self.store.records().filter(|r| !r.deleting);
         let active = active.filter_map(|r| Some((r.key(), r.active_path()?)));
-        active.collect()
+        active.filter(|(key, _)| !key.is_for_requests()).collect()
     }
 
     /// The dispatch table for [`LocalApi::routes`].

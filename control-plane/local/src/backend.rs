@@ -10,9 +10,11 @@ use crate::dispatch::check_conditions;
 
 /// The kinds that exist in standalone mode. All routes are of one kind: a policy has one
 /// entry in the dispatch table, whether it may mutate objects or not.
-pub const KINDS: [Kind; 5] = [
+pub const KINDS: [Kind; 7] = [
     Kind::ClusterPolicies,
     Kind::Policies,
+    Kind::ClusterRequestPolicies,
+    Kind::RequestPolicies,
     Kind::Servers,
     Kind::Revisions,
     ROUTES,

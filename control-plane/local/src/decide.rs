@@ -76,6 +76,8 @@ pub struct Held {
 pub struct Problem {
     /// The object that it concerns, if that is known.
     pub object: Option<Object>,
+    /// The file and line, if the object is not known.
+    pub place: Option<String>,
     /// The kind of problem.
     pub reason: Reason,
     /// The place, the problem and the remedy.
@@ -116,6 +118,7 @@ fn unchanged(previous: &Objects, why: &str) -> Decision {
         objects: previous.clone(),
         problems: vec![Problem {
             object: None,
+            place: None,
             reason: Reason::Unreadable,
             message,
         }],
@@ -153,12 +156,13 @@ impl<'a> Deciding<'a> {
             self.take(document);
         }
         for document in &claims.nameless {
-            self.problem(None, Reason::Invalid, invalid(document));
+            let place = format!("{}:{}", document.file, document.line);
+            self.unnamed(place, Reason::Invalid, invalid(document));
         }
         for (file, error) in &self.scan.unreadable {
             let message =
                 format!("failed to read {file}: {error}; what came from it stays as it was");
-            self.problem(None, Reason::Unreadable, message);
+            self.unnamed(file.clone(), Reason::Unreadable, message);
         }
         let gone = self.keep_what_is_uncertain(&claims);
         self.remove(gone, options);
@@ -277,6 +281,17 @@ impl<'a> Deciding<'a> {
     fn problem(&mut self, object: Option<Object>, reason: Reason, message: String) {
         self.decision.problems.push(Problem {
             object,
+            place: None,
+            reason,
+            message,
+        });
+    }
+
+    /// A problem of a file or a document that names no object.
+    fn unnamed(&mut self, place: String, reason: Reason, message: String) {
+        self.decision.problems.push(Problem {
+            object: None,
+            place: Some(place),
             reason,
             message,
         });

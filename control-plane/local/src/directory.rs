@@ -1,8 +1,8 @@
 //! A directory of manifests: its content once it has stopped changing.
 
-mod files;
-mod scanner;
-mod watch;
+pub(crate) mod files;
+pub(crate) mod scanner;
+pub(crate) mod watch;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -124,10 +124,7 @@ impl Options {
 impl Document {
     /// `file.yaml, document 2 (line 17)`: where to look.
     pub fn place(&self) -> String {
-        match (self.number, self.line) {
-            (1, 1) => self.file.clone(),
-            (number, line) => format!("{}, document {number} (line {line})", self.file),
-        }
+        files::place(&self.file, self.number, self.line)
     }
 }
 

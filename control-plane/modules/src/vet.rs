@@ -11,6 +11,7 @@ mod frame;
 mod limits;
 mod report;
 mod system;
+mod text;
 
 use std::{
     io,
@@ -36,7 +37,7 @@ pub use self::{
     system::System,
 };
 use self::{
-    frame::{Frames, Order},
+    frame::{Frames, Order, Task},
     limits::ProcessLimits,
 };
 use crate::store::MAX_ARTEFACT_BYTES;
@@ -70,6 +71,7 @@ pub struct Vetter {
     args: Vec<String>,
     bounds: Bounds,
     turns: Arc<Semaphore>,
+    interpreters: text::Interpreters,
 }
 
 /// The resources that vetting one module may use.
@@ -130,6 +132,7 @@ impl Vetter {
             args,
             bounds: Bounds::default(),
             turns: Arc::new(Semaphore::new(Bounds::default().concurrency)),
+            interpreters: text::Interpreters::default(),
         }
     }
 
@@ -180,7 +183,9 @@ impl Vetter {
     /// Compiles `module` and tries it out, once a child may run. Dropping the future ends
     /// the child.
     pub async fn vet(&self, module: Bytes, request: &VetRequest) -> Result<VetReport, Error> {
-        self.run(module, false, request).await
+        let task = Task::Vet(request.clone());
+        let guest = GUEST_CALLS * request.limits.timeout();
+        self.run(&module, task, guest, Frames::report).await
     }
 
     /// Like [`Vetter::vet`], with the artefact of an earlier vetting of the module instead of
@@ -191,35 +196,40 @@ impl Vetter {
         artefact: Bytes,
         request: &VetRequest,
     ) -> Result<VetReport, Error> {
-        self.run(artefact, true, request).await
+        let task = Task::VetCompiled(request.clone());
+        let guest = GUEST_CALLS * request.limits.timeout();
+        self.run(&artefact, task, guest, Frames::report).await
     }
 
-    async fn run(
+    /// Has a child do something with `code`, once it may run. `guest` is the time that guests may take.
+    async fn run<T: From<Refused>>(
         &self,
-        code: Bytes,
-        compiled: bool,
-        request: &VetRequest,
-    ) -> Result<VetReport, Error> {
+        code: &[u8],
+        task: Task,
+        guest: Duration,
+        read: impl FnOnce(Frames) -> Result<T, String>,
+    ) -> Result<T, Error> {
         let _turn = self
             .turns
             .acquire()
             .await
             .expect("the semaphore must never be closed");
-        let guest = GUEST_CALLS * request.limits.timeout();
         let cpu_time = self.bounds.cpu_time + guest;
         let deadline = self.bounds.deadline + guest;
         let input = frame::order(&Order {
             limits: ProcessLimits::new(self.bounds.memory_bytes, cpu_time),
-            compiled,
-            request: request.clone(),
+            task,
         });
         let mut child = self.start(&[])?;
-        match tokio::time::timeout(deadline, talk(&mut child, &input, &code)).await {
-            Ok(ended) => self.read(ended.map_err(Error::Wait)?, cpu_time),
+        match tokio::time::timeout(deadline, talk(&mut child, &input, code)).await {
+            Ok(ended) => match self.read(ended.map_err(Error::Wait)?, cpu_time)? {
+                Ok(frames) => read(frames).map_err(|why| self.unreadable(why)),
+                Err(refused) => Ok(refused.into()),
+            },
             Err(_) => {
                 child.kill().await.map_err(Error::Wait)?;
                 let seconds = deadline.as_secs_f32();
-                Ok(timed_out(format!("it was not done after {seconds} s")))
+                Ok(timed_out(format!("it was not done after {seconds} s")).into())
             }
         }
     }
@@ -248,7 +258,7 @@ impl Vetter {
             .args(&self.args)
             .args(more_args)
             .env_clear()
-            // The allocator of our programs would map a gigabyte at its start, which counts as
+            // The allocator of Assent's programs would map a gigabyte at its start, which counts as
             // data, and is more than a container of the default size leaves for a child.
             .env("MIMALLOC_ARENA_EAGER_COMMIT", "0")
             .current_dir("/")
@@ -261,29 +271,35 @@ impl Vetter {
         command
     }
 
-    fn read(&self, ended: Ended, cpu_time: Duration) -> Result<VetReport, Error> {
+    /// What a child wrote, or how it ended instead.
+    fn read(&self, ended: Ended, cpu_time: Duration) -> Result<Result<Frames, Refused>, Error> {
         let stderr = String::from_utf8_lossy(&ended.err);
         if ended.status.code() == Some(child::UNABLE.into()) {
             return Err(Error::Child(stderr.trim().to_owned()));
         }
         if ended.status.signal() == Some(Signal::XCPU.as_raw()) {
             let seconds = cpu_time.as_secs_f32();
-            return Ok(timed_out(format!(
+            return Ok(Err(timed_out(format!(
                 "it used more than {seconds} s of processor time"
-            )));
+            ))));
         }
         if !ended.status.success() {
             tracing::warn!(status = %ended.status, %stderr, "a process that vets a module crashed");
             let memory_mib = self.bounds.memory_bytes >> 20;
-            return Ok(crashed(format!(
+            return Ok(Err(crashed(format!(
                 "the process ended with {}; it may use {memory_mib} MiB of memory",
                 ended.status
-            )));
+            ))));
         }
-        Frames::read(ended.out.into()).map_err(|why| Error::Report {
+        let frames = Frames::read(ended.out.into());
+        frames.map(Ok).map_err(|why| self.unreadable(why))
+    }
+
+    fn unreadable(&self, why: String) -> Error {
+        Error::Report {
             exe: self.exe.clone(),
             why,
-        })
+        }
     }
 }
 
@@ -336,17 +352,25 @@ async fn gather(pipe: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<V
     Ok(bytes)
 }
 
-fn crashed(why: String) -> VetReport {
-    refused(Stage::Crashed, format!("crashed while being vetted: {why}"))
+fn crashed(why: String) -> Refused {
+    Refused {
+        stage: Stage::Crashed,
+        message: format!("crashed while being vetted: {why}"),
+    }
 }
 
-fn timed_out(why: String) -> VetReport {
-    refused(Stage::TimedOut, format!("took too long to vet: {why}"))
+fn timed_out(why: String) -> Refused {
+    Refused {
+        stage: Stage::TimedOut,
+        message: format!("took too long to vet: {why}"),
+    }
 }
 
-fn refused(stage: Stage, message: String) -> VetReport {
-    VetReport::Refused {
-        refused: Refused { stage, message },
-        compiled: None,
+impl From<Refused> for VetReport {
+    fn from(refused: Refused) -> Self {
+        Self::Refused {
+            refused,
+            compiled: None,
+        }
     }
 }

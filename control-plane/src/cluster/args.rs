@@ -10,7 +10,7 @@ use crate::standalone::args::seconds;
 /// Runs as a controller of a Kubernetes cluster.
 #[derive(Args, Clone, Debug)]
 pub struct ClusterArgs {
-    /// How to reach the API server; the pod's service account where it is absent
+    /// Kubeconfig for the API server; without it the pod's service account is used
     #[arg(long, env = "ASSENT_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// The control plane's own namespace
@@ -21,10 +21,10 @@ pub struct ClusterArgs {
         default_value = "assent-system"
     )]
     pub namespace: String,
-    /// Name of this replica: no other may have it at the same time
+    /// Name of this replica; must be unique among running replicas
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub identity: Option<String>,
-    /// Where evaluators connect
+    /// Address that evaluators connect to (gRPC)
     #[arg(
         long,
         env = "ASSENT_DISCOVERY",
@@ -32,7 +32,7 @@ pub struct ClusterArgs {
         default_value = "0.0.0.0:15010"
     )]
     pub discovery: SocketAddr,
-    /// Calls at a time on one connection to --discovery; raise it for evaluators behind a proxy
+    /// Concurrent calls on one connection to --discovery; raise it for evaluators behind a proxy
     #[arg(
         long,
         env = "ASSENT_MAX_CONNECTION_STREAMS",
@@ -40,7 +40,7 @@ pub struct ClusterArgs {
         default_value = "100"
     )]
     pub max_connection_streams: u32,
-    /// Where others reach this replica's discovery port; the pod's address where it is absent
+    /// Address at which others reach this replica's discovery port; without it the pod's address is used
     #[arg(long, env = "ASSENT_ADVERTISE_ADDRESS", value_name = "HOST:PORT")]
     pub advertise_address: Option<String>,
     /// Address of the pod
@@ -49,7 +49,7 @@ pub struct ClusterArgs {
     /// URL of the discovery Service that evaluators are given
     #[arg(long, env = "ASSENT_DISCOVERY_URL", value_name = "URL")]
     pub discovery_url: Option<String>,
-    /// Where API servers ask about our own kinds and pods
+    /// Address of the webhooks for Assent's own kinds and for pods
     #[arg(
         long,
         env = "ASSENT_WEBHOOK",
@@ -57,7 +57,7 @@ pub struct ClusterArgs {
         default_value = "0.0.0.0:9443"
     )]
     pub webhook: SocketAddr,
-    /// Name of the Service before --webhook
+    /// Name of the Service in front of --webhook
     #[arg(
         long,
         env = "ASSENT_WEBHOOK_SERVICE",
@@ -65,7 +65,7 @@ pub struct ClusterArgs {
         default_value = "assent-webhook"
     )]
     pub webhook_service: String,
-    /// Where metrics and probes are answered
+    /// Address of metrics and probes
     #[arg(
         long,
         env = "ASSENT_HTTP",
@@ -81,27 +81,27 @@ pub struct ClusterArgs {
         default_value = "/var/lib/assent"
     )]
     pub state: PathBuf,
-    /// For development outside of the cluster: webhooks of policies by this URL instead of
-    /// their Service
+    /// For development outside of the cluster: URL of policies' webhooks, instead of their
+    /// Service
     #[arg(long, env = "ASSENT_WEBHOOK_BASE_URL", value_name = "URL")]
     pub webhook_base_url: Option<String>,
-    /// For development outside of the cluster: our own webhooks by this URL instead of their
+    /// For development outside of the cluster: URL of Assent's own webhooks, instead of their
     /// Service
     #[arg(long, env = "ASSENT_OWN_WEBHOOK_URL", value_name = "URL")]
     pub own_webhook_url: Option<String>,
-    /// Image of evaluators whose PolicyServer names none
+    /// Image of evaluators whose PolicyServer names no image
     #[arg(long, env = "ASSENT_EVALUATOR_IMAGE", value_name = "IMAGE")]
     pub evaluator_image: Option<String>,
     /// Pull policy of that image
     #[arg(long, env = "ASSENT_EVALUATOR_PULL_POLICY", value_name = "POLICY")]
     pub evaluator_pull_policy: Option<String>,
-    /// Manifest of the `default` PolicyServer, which is made where there is none
+    /// Manifest of the `default` PolicyServer, which is created if it does not exist
     #[arg(long, env = "ASSENT_DEFAULT_POLICY_SERVER", value_name = "FILE")]
     pub default_policy_server: Option<PathBuf>,
-    /// Network policies for policy servers
+    /// Create a NetworkPolicy for each PolicyServer
     #[arg(long, env = "ASSENT_NETWORK_POLICY")]
     pub network_policy: bool,
-    /// Namespaces that policies never apply to, besides our own, kube-system and
+    /// Namespaces that policies never apply to, in addition to Assent's own, kube-system and
     /// kube-node-lease
     #[arg(
         long,
@@ -110,7 +110,15 @@ pub struct ClusterArgs {
         value_delimiter = ','
     )]
     pub excluded_namespaces: Vec<String>,
-    /// Resources that mutating AdmissionPolicies must not change, with commas; empty for none
+    /// Namespaces whose ConfigMaps may hold policies of the cluster, written as text
+    #[arg(
+        long,
+        env = "ASSENT_POLICY_NAMESPACES",
+        value_name = "NS",
+        value_delimiter = ','
+    )]
+    pub policy_namespaces: Vec<String>,
+    /// Resources that mutating AdmissionPolicies must not change, separated by commas; empty for none
     #[arg(
         long,
         env = "ASSENT_PROTECTED_RESOURCES",
@@ -118,7 +126,7 @@ pub struct ClusterArgs {
         default_value_t
     )]
     pub protected_resources: ProtectedResources,
-    /// Policies that one namespace may have, the oldest ones first; 0 for any number
+    /// Maximum number of policies in a namespace; the oldest are accepted. 0 = no limit
     #[arg(
         long,
         env = "ASSENT_MAX_POLICIES_PER_NAMESPACE",
@@ -126,7 +134,7 @@ pub struct ClusterArgs {
         default_value = "100"
     )]
     pub max_policies_per_namespace: usize,
-    /// Users that policies never see, besides the one that we are ourselves
+    /// Users whose requests policies never see, in addition to the control plane's own
     #[arg(
         long,
         env = "ASSENT_SERVICE_ACCOUNTS",
@@ -151,11 +159,11 @@ pub struct ClusterArgs {
     /// Seconds after which another replica takes over from a leader that does not renew its Lease
     #[arg(long, env = "ASSENT_LEASE_SECONDS", value_name = "SECONDS", default_value = "15", value_parser = seconds)]
     pub lease_seconds: Duration,
-    /// Seconds for which our own webhooks are still answered once we are told to end: API servers
-    /// hear of it a moment later
+    /// Seconds for which Assent's own webhooks are still answered after SIGTERM, because API servers
+    /// learn of the shutdown with a delay
     #[arg(long, env = "ASSENT_LINGER_SECONDS", value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub linger_seconds: Duration,
-    /// How lines are logged: text or json
+    /// Format of log lines: text or json
     #[arg(long, env = "ASSENT_LOG_FORMAT", value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
     pub log_format: String,
 }
@@ -165,7 +173,7 @@ pub struct ClusterArgs {
 pub struct CleanupArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// The control plane's service account: what must stay until nobody leads goes with it
+    /// The control plane's service account; objects that a leader still needs are deleted with it
     #[arg(long, value_name = "NAME")]
     pub service_account: Option<String>,
 }

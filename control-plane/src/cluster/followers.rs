@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use assent_grpc::Hub;
-use assent_k8s::admission::{AdmissionCache, Known, State as _};
+use assent_k8s::admission::{AdmissionCache, AdmissionView, State as _};
 use tokio::time::{self, MissedTickBehavior};
 
 /// How often all streams are checked even if nothing changed: a stream may have been
@@ -30,7 +30,7 @@ pub(super) async fn revoke(cache: AdmissionCache, hub: Hub) {
 
 /// Whether a replica is a follower, `<pod>.<namespace>`, whose namespace its PolicyServer does
 /// not allow. A server that is not known is gone, which ends its streams anyway, or invalid.
-fn is_revoked(known: &Known, server: &str, replica: &str) -> bool {
+fn is_revoked(known: &AdmissionView, server: &str, replica: &str) -> bool {
     let Some((_, namespace)) = replica.rsplit_once('.') else {
         return false;
     };
@@ -40,19 +40,19 @@ fn is_revoked(known: &Known, server: &str, replica: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use assent_k8s::admission::KnownServer;
+    use assent_k8s::admission::ServerView;
 
     use super::*;
 
     #[test]
     fn only_followers_of_other_namespaces_are_revoked() {
-        let server = KnownServer {
+        let server = ServerView {
             allowed_namespaces: vec!["shop".to_owned()],
-            ..KnownServer::default()
+            ..ServerView::default()
         };
-        let known = Known {
+        let known = AdmissionView {
             servers: [("default".to_owned(), server)].into(),
-            ..Known::default()
+            ..AdmissionView::default()
         };
         for (server, replica, revoked) in [
             ("default", "web-0.shop", false),

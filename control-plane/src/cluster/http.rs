@@ -2,22 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use assent_k8s::lease::Standing;
+use assent_k8s::lease::LeaderCheck;
 use axum::{
-    Json, Router,
+    Router,
     extract::State,
-    http::{StatusCode, header},
+    http::StatusCode,
     response::{IntoResponse, Response},
     routing::get,
 };
 use prometheus_client::registry::Registry;
-use serde_json::json;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     control::{Control, Query},
     listen::{self, Limits},
+    responses::{self, error},
 };
 
 /// What handlers share.
@@ -28,15 +28,15 @@ pub(super) struct Web {
     /// Whether this replica can do its part.
     pub(super) ready: watch::Receiver<Readiness>,
     /// Whether it leads.
-    pub(super) standing: Standing,
+    pub(super) leader_check: LeaderCheck,
 }
 
 /// What keeps a replica from being ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Readiness {
-    /// The objects that our own webhooks look at were listed.
+    /// The objects that Assent's own webhooks look at were listed.
     pub(super) listed: bool,
-    /// It leads, and has not read everything yet or written our own webhooks.
+    /// It leads, and has not yet read all objects or written Assent's own webhooks.
     pub(super) beginning: bool,
 }
 
@@ -59,17 +59,11 @@ pub(super) async fn serve(listener: TcpListener, web: Web, shutdown: Cancellatio
 
 async fn metrics(State(web): State<Web>) -> Response {
     // A standby has nothing to measure, and nobody to ask.
-    if web.standing.leads().is_some() {
+    if web.leader_check.leads().is_some() {
         let measured = web.control.ask(Query::Measure);
         let _ = tokio::time::timeout(Duration::from_secs(1), measured).await;
     }
-    match assent_evaluator::render_metrics(&web.registry) {
-        Ok(text) => {
-            let kind = "text/plain; version=0.0.4; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
-        }
-        Err(why) => error(StatusCode::INTERNAL_SERVER_ERROR, &why.to_string()),
-    }
+    responses::metrics(&web.registry)
 }
 
 async fn ready(State(web): State<Web>) -> Response {
@@ -84,11 +78,7 @@ async fn ready(State(web): State<Web>) -> Response {
         ),
         Readiness { .. } => error(
             StatusCode::SERVICE_UNAVAILABLE,
-            "the leader has not read all objects or written our own webhooks yet",
+            "the leader has not yet read all objects or written Assent's own webhooks",
         ),
     }
-}
-
-fn error(code: StatusCode, message: &str) -> Response {
-    (code, Json(json!({ "error": message }))).into_response()
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use assent_controller::{Config, Controller, Outcome};
+use assent_controller::{Config, Controller, Outcome, contexts::ContextEvent};
 use assent_core::Digest;
 use assent_grpc::{
     Hub, StreamEvent,
@@ -10,10 +10,11 @@ use assent_grpc::{
 };
 use assent_k8s::{
     Client, Cluster,
+    context::Follower,
     convert::Converter,
     events::EventRecorder,
     executor::{self, Executor},
-    lease::Standing,
+    lease::LeaderCheck,
     status::{StatusWriter, Written},
     watch::{self, Change},
 };
@@ -46,13 +47,15 @@ pub(super) struct LeaderContext {
     pub(super) client: Client,
     /// The control plane's namespace.
     pub(super) namespace: String,
+    /// Namespaces whose ConfigMaps may hold policies.
+    pub(super) policy_namespaces: Vec<String>,
     /// The name of this process in the election and in events.
     pub(super) identity: String,
     pub(super) hub: Hub,
     pub(super) metrics: Metrics,
     /// The module store, and what compiles its modules.
     pub(super) artefacts: Artefacts,
-    pub(super) standing: Standing,
+    pub(super) leader_check: LeaderCheck,
     /// Notified whenever something may have changed.
     pub(super) changes: channel::Sender<u64>,
     /// The certificate authorities to trust, PEM.
@@ -61,6 +64,9 @@ pub(super) struct LeaderContext {
     pub(super) queries: mpsc::Receiver<Query>,
     /// True while a leader has read all objects.
     pub(super) synced: channel::Sender<bool>,
+    /// Follows objects that policies read, whoever leads.
+    pub(super) follower: Follower,
+    pub(super) context_events: mpsc::Receiver<ContextEvent>,
 }
 
 /// One leadership. Dropped, it cuts off whatever is under way: the next leader finds it in the
@@ -86,6 +92,8 @@ impl LeaderContext {
     pub(super) async fn lead(&mut self, cluster: Cluster, config: Config) {
         // Events of streams to an earlier leader say nothing about this one.
         while self.streams.try_recv().is_ok() {}
+        // What is followed is reported again when this leader asks for it.
+        while self.context_events.try_recv().is_ok() {}
         match LeaderLoop::start(self, cluster, config).await {
             Ok(mut leader) => leader.run().await,
             Err(error) => {
@@ -126,15 +134,21 @@ impl<'a> LeaderLoop<'a> {
             context.hub.clone(),
             context.metrics.clone(),
             vetting,
-            sources::module_access(&client, &namespace),
+            sources::module_access(
+                &client,
+                &namespace,
+                config.parse.settings_key.clone(),
+                &context.policy_namespaces,
+            ),
+            Arc::new(context.follower.clone()),
         );
         let converter = Arc::new(Converter::new(&namespace, config.parse.clone()));
-        let standing = context.standing.clone();
+        let leader_check = context.leader_check.clone();
         let executor = executor::Context {
             client,
             namespace,
             converter: converter.clone(),
-            is_leader: Arc::new(move || standing.leads().is_some()),
+            is_leader: Arc::new(move || leader_check.leads().is_some()),
         };
         Ok(Self {
             context,
@@ -200,6 +214,13 @@ impl<'a> LeaderLoop<'a> {
                 self.context.metrics.count_write(written.result.is_ok());
                 let outcome = self.executor.status_written(written);
                 self.controller.outcome(self.runner.now(), outcome);
+            }
+            Some(event) = self.context.context_events.recv() => {
+                let now = self.runner.now();
+                self.controller.context(now, event);
+                while let Ok(event) = self.context.context_events.try_recv() {
+                    self.controller.context(now, event);
+                }
             }
             Some(query) = self.context.queries.recv() => return self.answer(query),
             Ok(()) = self.context.ca_bundle.changed() => {

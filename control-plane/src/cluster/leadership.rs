@@ -4,8 +4,8 @@ use anyhow::Context as _;
 use assent_controller::Config;
 use assent_grpc::{ControlPlane, Serving, hub};
 use assent_k8s::{
-    Cluster, lease::Role, own_objects::OwnObjects, standby, watch as watches,
-    webhook::WebhookDefaults, workload,
+    Cluster, config_maps::ConfigMapPolicies, lease::Role, own_objects::OwnObjects, standby,
+    watch as watches, webhook::WebhookDefaults, workload,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -42,6 +42,7 @@ impl Leadership {
                     let modules = Prefetch {
                         client: self.context.client.clone(),
                         namespace: self.args.namespace.clone(),
+                        policy_namespaces: self.args.policy_namespaces.clone(),
                         artefacts: self.context.artefacts.clone(),
                     };
                     let prefetch = standby::prefetch(
@@ -50,6 +51,7 @@ impl Leadership {
                         self.parse.clone(),
                         &modules,
                         COLLECT_EVERY,
+                        (&self.context.follower, &mut self.context.context_events),
                     );
                     tokio::select! {
                         () = resign.cancelled() => {}
@@ -78,10 +80,16 @@ impl Leadership {
             self.own_objects.webhooks_written.subscribe(),
             self.readiness.clone(),
         );
+        let config_maps = ConfigMapPolicies {
+            client: self.context.client.clone(),
+            namespaces: self.args.policy_namespaces.clone(),
+            identity: self.context.identity.clone(),
+        };
         // Whatever ends first cuts off the others.
         tokio::select! {
             () = self.context.lead(cluster, config) => {}
             () = self.own_objects.clone().run() => {}
+            () = config_maps.run() => {}
             () = readiness => {}
             () = lost(self.role.clone(), transitions, resign.clone()) => {}
         }
@@ -109,6 +117,7 @@ impl Leadership {
             drain: self.args.drain_seconds,
             grace: self.args.replica_grace,
             max_policies_per_namespace: quota(self.args.max_policies_per_namespace),
+            no_context: None,
             // Streams are held for as long.
             sync_deadline: hub::Config::default().sync_deadline,
         };

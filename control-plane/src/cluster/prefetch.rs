@@ -17,6 +17,7 @@ use crate::vetting::{Artefacts, fetch_again};
 pub(super) struct Prefetch {
     pub(super) client: Client,
     pub(super) namespace: String,
+    pub(super) policy_namespaces: Vec<String>,
     pub(super) artefacts: Artefacts,
 }
 
@@ -24,13 +25,12 @@ pub(super) struct Prefetch {
 
 impl ModuleStore for Prefetch {
     fn fetch(&self, module: StoredModule) -> BoxFuture<'static, ()> {
-        let access = module_access(&self.client, &self.namespace);
+        let access = module_access(&self.client, &self.namespace, None, &self.policy_namespaces);
         let artefacts = self.artefacts.clone();
         Box::pin(async move {
             let sources = (access.sources)(module.server.as_ref());
             let StoredModule { url, digest, .. } = module;
-            let store = artefacts.store();
-            fetch_again(store, &url, digest, &sources, access.addresses, None).await;
+            fetch_again(&artefacts, &url, digest, &sources, access.addresses, None).await;
             artefacts.want([digest]);
         })
     }

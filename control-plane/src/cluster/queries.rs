@@ -9,7 +9,7 @@ use serde_json::json;
 use super::leader::LeaderLoop;
 use crate::{
     control::Query,
-    runner::client_status,
+    runner::{client_status, server_names},
     view::{PolicyObject, kind},
 };
 
@@ -23,6 +23,10 @@ impl LeaderLoop<'_> {
                 let policies = self.controller.objects().policies();
                 let _ = answer.send(policies.map(policy_object).collect());
             }
+            // An API server stores no object that can't be read.
+            Query::Problems(answer) => {
+                let _ = answer.send(Vec::new());
+            }
             Query::Measure(answer) => {
                 self.measure();
                 let _ = answer.send(());
@@ -30,6 +34,9 @@ impl LeaderLoop<'_> {
             Query::ClientStatus(query, answer) => {
                 let page = client_status(&mut self.controller, now, &query, Vec::new());
                 let _ = answer.send(page);
+            }
+            Query::Servers(answer) => {
+                let _ = answer.send(server_names(&self.controller));
             }
             Query::Revisions(key, answer) => {
                 let _ = answer.send(self.revisions(&key));
@@ -83,7 +90,7 @@ fn revision_row(object: &objects::RevisionObject) -> Option<RevisionRow> {
         name: name.to_owned(),
         generation: spec.generation,
         phase: format!("{:?}", object.phase),
-        module: spec.module_url.clone(),
+        module: crate::view::shown_url(&spec.module_url),
         module_digest: spec.module_digest.clone(),
         content_digest: spec.content_digest.clone(),
         created_at: object.meta.created.map(Into::into),

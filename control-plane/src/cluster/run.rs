@@ -7,12 +7,14 @@ use std::{
 };
 
 use anyhow::Context as _;
+use assent_controller::contexts::ContextEvent;
 use assent_grpc::{ControlPlane, Hub, Serving, Tls, hub, serve};
 use assent_k8s::{
     Client,
     admission::{self, AdmissionCache},
     certificates::{Authority, CaManager, Lives, Mode, ServingLeaf, keep_serving},
     connect,
+    context::{Follower, LiveReader},
     identity::{Live, TokenChecker, Watched},
     lease::Elector,
     own_objects::OwnObjects,
@@ -31,13 +33,14 @@ use tracing::{info, warn};
 
 use super::{
     args::ClusterArgs,
+    context::ClusterReads,
     followers,
     http::{self, Readiness, Web},
     leader::LeaderContext,
     leadership::Leadership,
     settings::{
-        DISCOVERY_SERVICE, advertised, client, identity, own_endpoint, parse_options, quota,
-        service_accounts, timing, workload_options,
+        DISCOVERY_SERVICE, advertised, client, identity, load_settings_key, own_endpoint,
+        parse_options, quota, service_accounts, timing, workload_options,
     },
     tls,
     trust::{ClusterSigner, Tokens},
@@ -52,6 +55,10 @@ use crate::{
 /// Stream events that may wait for the leader's loop; streams pause while the channel is full.
 const MAX_STREAM_EVENTS: usize = 4_096;
 
+/// Reports of kinds and collections that may wait; what follows them pauses while the channel is
+/// full.
+const MAX_CONTEXT_EVENTS: usize = 256;
+
 /// A control plane that is running.
 pub(crate) struct Running {
     shutdown: CancellationToken,
@@ -60,7 +67,7 @@ pub(crate) struct Running {
     hub: Hub,
     tasks: JoinSet<anyhow::Result<()>>,
     leading: JoinSet<anyhow::Result<()>>,
-    /// How long our own webhooks are answered after the word to end.
+    /// How long Assent's own webhooks are answered after SIGTERM.
     linger: Duration,
 }
 
@@ -69,7 +76,8 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
     let client = client(&args).await?;
     preflight::run(&client, &args.namespace).await?;
     let service_accounts = service_accounts(&client, &args).await?;
-    let parse = parse_options(&args, &service_accounts);
+    let settings_key = load_settings_key(&client, &args.namespace).await?;
+    let parse = parse_options(&args, &service_accounts, settings_key);
     let namespace_uid = connect::namespace_uid(&client, &args.namespace).await?;
     let shutdown = CancellationToken::new();
     let resign = CancellationToken::new();
@@ -95,7 +103,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
         timing,
         hub.seen_transitions(),
     );
-    let (role, standing) = (elector.role(), elector.standing());
+    let (role, leader_check) = (elector.role(), elector.leader_check());
     let mode = match &args.ca_secret {
         Some(secret) => Mode::CertManager {
             secret: secret.clone(),
@@ -137,6 +145,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
             client: client.clone(),
             cache: cache.clone(),
             authority: authority.clone(),
+            reads: Arc::new(ClusterReads(LiveReader(client.clone()))),
         },
         &args,
         &shutdown,
@@ -159,6 +168,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
         },
         Arc::new(cache.clone()),
         Arc::new(admission::ApiAuthorizer(client.clone())),
+        Arc::new(admission::ApiKinds(client.clone())),
     );
     spawn(
         &mut tasks,
@@ -168,7 +178,7 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
         control,
         registry,
         ready,
-        standing: standing.clone(),
+        leader_check: leader_check.clone(),
     };
     spawn(&mut tasks, http::serve(http, web, shutdown.clone()));
 
@@ -188,14 +198,18 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
         default_server: args.default_policy_server.clone(),
         webhooks_written: watch::Sender::new(false),
     };
+    let (follower, context_events) = follow_context(&mut tasks, &client, &hub, &shutdown);
     let context = LeaderContext {
+        follower,
+        context_events,
         client,
         namespace: args.namespace.clone(),
+        policy_namespaces: args.policy_namespaces.clone(),
         identity,
         hub: hub.clone(),
         metrics: metrics.clone(),
         artefacts,
-        standing,
+        leader_check,
         changes,
         ca_bundle: bundles(&mut tasks, authority, &shutdown),
         streams: streams_rx,
@@ -243,7 +257,7 @@ impl Running {
     }
 
     /// Ends in good order: nothing is decided any more, the Lease is given up, streams are told
-    /// to go elsewhere, and our own webhooks answer until API servers send nothing any more.
+    /// to go elsewhere, and Assent's own webhooks answer until API servers send nothing any more.
     pub(crate) async fn stop(mut self) {
         let lingered = tokio::time::sleep(self.linger);
         self.resign.cancel();
@@ -276,6 +290,7 @@ struct Discovery {
     client: Client,
     cache: AdmissionCache,
     authority: watch::Receiver<Arc<Authority>>,
+    reads: Arc<ClusterReads>,
 }
 
 fn spawn_discovery(
@@ -293,6 +308,7 @@ fn spawn_discovery(
         client,
         cache,
         authority,
+        reads,
     } = discovery;
     let live = Live::new(client.clone(), &args.namespace);
     let lookup = Arc::new(Watched::new(live, cache));
@@ -306,6 +322,7 @@ fn spawn_discovery(
             namespace: args.namespace.clone(),
             development: args.webhook_base_url.is_some(),
         }),
+        reads,
     };
     let services = sources.services(Arc::new(Tokens(tokens)));
     let stop = shutdown.clone();
@@ -346,6 +363,21 @@ fn serving(
     Ok(leaf)
 }
 
+/// Follows objects that policies read until the process ends: leaders come and go.
+fn follow_context(
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+    client: &Client,
+    hub: &Hub,
+    shutdown: &CancellationToken,
+) -> (Follower, mpsc::Receiver<ContextEvent>) {
+    let (events, receiver) = mpsc::channel(MAX_CONTEXT_EVENTS);
+    let sink = Arc::new(hub.context().clone());
+    let (follower, mut followers) = Follower::spawn(client.clone(), sink, events);
+    let following = async move { while followers.join_next().await.is_some() {} };
+    spawn(tasks, unless(shutdown.clone(), following));
+    (follower, receiver)
+}
+
 /// The discovery port's TLS, which follows the leaf.
 fn follow_leaf(
     tasks: &mut JoinSet<anyhow::Result<()>>,
@@ -361,7 +393,7 @@ fn follow_leaf(
             let next = leaf.borrow_and_update().clone();
             let done = replaced.replace_pem(next.chain_pem.as_bytes(), next.key_pem.as_bytes());
             if let Err(error) = done {
-                warn!("keeping the certificate that we have: {error}");
+                warn!("keeping the current certificate: {error}");
             }
         }
     };
@@ -419,6 +451,7 @@ async fn unless(stop: CancellationToken, task: impl Future<Output = ()>) {
 fn registry(hub: &Hub, metrics: &Metrics, store: &Store) -> Registry {
     let mut registry = Registry::with_prefix("assent");
     hub.metrics().register(&mut registry);
+    hub.context().register(&mut registry);
     store.register(&mut registry);
     metrics.register(&mut registry);
     registry

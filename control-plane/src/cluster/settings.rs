@@ -3,13 +3,21 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context as _;
-use assent_api::tenancy::Reserved;
-use assent_k8s::{Client, connect, lease::Timing, names, webhook::WebhookEndpoint, workload};
+use assent_api::{settings::SettingsKey, tenancy::Reserved};
+use assent_k8s::{
+    Client, connect,
+    lease::Timing,
+    names,
+    settings::{KeyError, settings_key},
+    webhook::WebhookEndpoint,
+    workload,
+};
 
 use super::args::ClusterArgs;
+use tracing::error;
 
 /// Name of the discovery Service, for certificates and evaluators.
-pub(super) const DISCOVERY_SERVICE: &str = "assent-discovery";
+pub(super) const DISCOVERY_SERVICE: &str = names::DISCOVERY_SERVICE;
 
 /// Namespaces that no policy applies to: a mistake there could not be repaired from within.
 const NEVER: [&str; 2] = ["kube-system", "kube-node-lease"];
@@ -89,11 +97,18 @@ fn excluded(args: &ClusterArgs) -> Vec<String> {
 pub(super) fn parse_options(
     args: &ClusterArgs,
     service_accounts: &[String],
+    settings_key: Option<SettingsKey>,
 ) -> assent_api::Options {
     let prefix = format!("system:serviceaccount:{}:", args.namespace);
     let accounts = service_accounts.iter();
     let accounts = accounts.filter_map(|user| user.strip_prefix(&prefix));
-    let own = [names::CA, names::CA_RECORD, names::STATE_KEY].map(str::to_owned);
+    let own = [
+        names::CA,
+        names::CA_RECORD,
+        names::STATE_KEY,
+        names::SETTINGS_KEY,
+    ];
+    let own = own.map(str::to_owned);
     assent_api::Options {
         standalone: false,
         excluded_namespaces: excluded(args),
@@ -103,6 +118,22 @@ pub(super) fn parse_options(
             config_maps: [names::CA_CONFIG_MAP.to_owned()].into(),
             service_accounts: accounts.map(str::to_owned).collect(),
         },
+        settings_key,
+    }
+}
+
+/// The key that encrypts settings. A control plane whose key is damaged serves all other policies.
+pub(super) async fn load_settings_key(
+    client: &Client,
+    namespace: &str,
+) -> anyhow::Result<Option<SettingsKey>> {
+    match settings_key(client, namespace).await {
+        Ok(key) => Ok(Some(key)),
+        Err(error @ KeyError::Damaged) => {
+            error!("settings cannot come from Secrets: {error}");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -3,32 +3,50 @@
 
 use std::sync::Arc;
 
-use assent_api::ParsedServer;
+use assent_api::{
+    ParsedServer,
+    settings::{SettingsKey, SettingsSource},
+};
 use assent_controller::Failure;
 use assent_k8s::{
     Client,
+    settings::SettingsReader,
     sources::{self, SourceReader},
+    texts::TextReader,
 };
-use assent_oci::{AddressPolicy, Auth, Sources};
+use assent_oci::{AddressPolicy, Auth, ConfigMapKey, Sources};
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use crate::{
     runner::ModuleAccess,
     servers,
-    vetting::{DeclaredSources, ReadSources, failure},
+    vetting::{DeclaredSources, ReadSettings, ReadSources, SettingsAccess, failure},
 };
 
 /// Modules come from public addresses, and from what PolicyServers declare.
 const ADDRESSES: AddressPolicy = AddressPolicy::PUBLIC;
 
 /// How a cluster fetches modules.
-pub(super) fn module_access(client: &Client, namespace: &str) -> ModuleAccess {
+pub(super) fn module_access(
+    client: &Client,
+    namespace: &str,
+    settings_key: Option<SettingsKey>,
+    policy_namespaces: &[String],
+) -> ModuleAccess {
+    let texts = TextReader::new(client.clone(), policy_namespaces.to_vec());
     let (client, namespace) = (client.clone(), namespace.to_owned());
+    let reader = SecretValues(SettingsReader::new(client.clone(), &namespace));
     ModuleAccess {
+        settings: settings_key.map(|key| SettingsAccess {
+            reader: Arc::new(reader),
+            key,
+        }),
         files: None,
         addresses: ADDRESSES,
         sources: Arc::new(move |server| {
-            let sources = SecretSources::new(&client, &namespace, References::of(server));
+            let references = References::of(server);
+            let sources = SecretSources::new(&client, &namespace, references, texts.clone());
             DeclaredSources::Elsewhere(Arc::new(sources))
         }),
     }
@@ -47,6 +65,7 @@ pub(super) struct References {
 pub(super) struct SecretSources {
     reader: SourceReader,
     references: References,
+    texts: TextReader,
 }
 
 // === impl References ===
@@ -72,13 +91,34 @@ impl References {
     }
 }
 
+/// Values of Secrets that settings come from.
+struct SecretValues(SettingsReader);
+
+#[async_trait]
+impl ReadSettings for SecretValues {
+    async fn read(
+        &self,
+        namespace: Option<&str>,
+        sources: &[SettingsSource],
+    ) -> Result<Vec<Vec<u8>>, String> {
+        let values = self.0.read(namespace, sources).await;
+        values.map_err(|error| error.to_string())
+    }
+}
+
 // === impl SecretSources ===
 
 impl SecretSources {
-    pub(super) fn new(client: &Client, namespace: &str, references: References) -> Self {
+    pub(super) fn new(
+        client: &Client,
+        namespace: &str,
+        references: References,
+        texts: TextReader,
+    ) -> Self {
         Self {
             reader: SourceReader::new(client.clone(), namespace),
             references,
+            texts,
         }
     }
 }
@@ -98,6 +138,18 @@ impl ReadSources for SecretSources {
             sources.auth = auth.await.map_err(failed)?;
         }
         Ok(sources)
+    }
+
+    async fn config_map(
+        &self,
+        key: &ConfigMapKey,
+        namespace: Option<&str>,
+    ) -> Result<Bytes, Failure> {
+        let allowed = self.texts.allow(&key.namespace, namespace);
+        allowed.map_err(failure::invalid)?;
+        let content = self.texts.read(&key.namespace, &key.name, &key.key).await;
+        let content = content.map_err(|error| failure::later(error.to_string()))?;
+        Ok(content.into())
     }
 }
 

@@ -40,6 +40,14 @@ pub(crate) fn client_status<B: Backend>(
     })
 }
 
+/// The names of the PolicyServers, in order.
+pub(crate) fn server_names<B: Backend>(controller: &Controller<B>) -> Vec<String> {
+    let servers = controller.plane().servers();
+    let mut names: Vec<String> = servers.map(|(name, _)| name.to_string()).collect();
+    names.sort_unstable();
+    names
+}
+
 fn policy_row<B: Backend>(
     controller: &mut Controller<B>,
     now: Now,

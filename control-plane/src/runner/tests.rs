@@ -40,6 +40,7 @@ impl Harness {
         let access = ModuleAccess {
             files: None,
             addresses: AddressPolicy::LOCAL,
+            settings: None,
             sources: Arc::new(|_: Option<&ParsedServer>| DeclaredSources::Given(Box::default())),
         };
         let config = Config {
@@ -49,9 +50,10 @@ impl Harness {
             grace: Duration::from_secs(60),
             sync_deadline: Duration::from_secs(30),
             max_policies_per_namespace: None,
+            no_context: None,
         };
         let mut harness = Self {
-            runner: Runner::new(hub, metrics, vetting, access),
+            runner: Runner::new(hub, metrics, vetting, access, Arc::new(context::NoContext)),
             controller: Controller::new(LocalBackend, config, HashSet::new()),
             registry,
             _dir: dir,

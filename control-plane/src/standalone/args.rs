@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use assent_api::parse::ProtectedResources;
+use assent_evaluator::args::authz::AuthzArgs;
 use clap::Args;
 
 /// Runs a control plane and evaluators in one process, without Kubernetes.
@@ -16,6 +17,15 @@ pub struct UpArgs {
         env = "ASSENT_POLICIES"
     )]
     pub policies: PathBuf,
+
+    /// Directory of Kubernetes objects (YAML or JSON) that policies can read; its top level is watched. Without it
+    /// policies that read other objects are refused
+    #[arg(long, value_name = "DIR", env = "ASSENT_OBJECTS")]
+    pub objects: Option<PathBuf>,
+
+    /// Answer access reviews of policies (kubernetes/can_i) with yes instead of no
+    #[arg(long, env = "ASSENT_ALLOW_ALL_ACCESS")]
+    pub allow_all_access: bool,
 
     /// Evaluators to run in this process; 0 = only evaluators that connect from outside
     #[arg(long, value_name = "N", default_value_t = 3, env = "ASSENT_REPLICAS",
@@ -43,6 +53,13 @@ pub struct UpArgs {
         env = "ASSENT_HTTP"
     )]
     pub http: SocketAddr,
+
+    #[command(flatten)]
+    pub authz: AuthzArgs,
+
+    /// File to which denials, errors and one of 100 allowed requests are appended, one JSON object per line
+    #[arg(long, value_name = "FILE", env = "ASSENT_DECISION_LOG")]
+    pub decision_log: Option<PathBuf>,
 
     /// Certificate chain (PEM) for discovery
     #[arg(

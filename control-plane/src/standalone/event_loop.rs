@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use assent_controller::{Action, Controller, Now};
+use assent_controller::{Action, Controller, Now, contexts::ContextEvent};
 use assent_core::{Digest, PolicyKey, policy::DEFAULT_SERVER};
 use assent_grpc::{
     Hub, StreamEvent,
@@ -25,7 +25,7 @@ use super::{endpoints::Endpoints, fleet, http::Readiness, services, view};
 use crate::{
     control::Query,
     metrics::Metrics,
-    runner::{RollbackAnswer, Runner, client_status},
+    runner::{RollbackAnswer, Runner, client_status, server_names},
     vetting::{self, Artefacts, COLLECT_EVERY},
     view::PolicyObject,
 };
@@ -51,6 +51,7 @@ pub(super) struct EventLoop {
     pub(super) scans: mpsc::Receiver<Scan>,
     pub(super) streams: mpsc::Receiver<StreamEvent>,
     pub(super) vetted: mpsc::Receiver<vetting::Report>,
+    pub(super) context_events: mpsc::Receiver<ContextEvent>,
     pub(super) queries: mpsc::Receiver<Query>,
     /// What the dispatch table was made of.
     pub(super) routed: Vec<(PolicyKey, String)>,
@@ -81,6 +82,9 @@ impl EventLoop {
                 Some(outcome) = self.vetted.recv() => {
                     let outcome = self.runner.vetted(outcome);
                     self.controller.outcome(self.runner.now(), outcome);
+                }
+                Some(event) = self.context_events.recv() => {
+                    self.controller.context(self.runner.now(), event);
                 }
                 Some(query) = self.queries.recv() => {
                     // A read changes nothing, and must not wake those who wait for changes.
@@ -175,6 +179,7 @@ impl EventLoop {
     /// no request is answered without a policy that has just become active.
     fn update_readiness(&self) {
         let readiness = match self.controller.is_ready() {
+            _ if self.api.is_all_broken() => Readiness::Broken,
             true => Readiness::Ready,
             false => Readiness::Vetting,
         };
@@ -199,6 +204,10 @@ impl EventLoop {
             Query::Objects(answer) => {
                 let _ = answer.send(self.objects());
             }
+            Query::Problems(answer) => {
+                let problems = self.api.unnamed_problems().iter();
+                let _ = answer.send(problems.map(view::manifest_problem).collect());
+            }
             Query::Measure(answer) => {
                 self.runner.measure(&self.controller);
                 let _ = answer.send(());
@@ -221,6 +230,14 @@ impl EventLoop {
                     }),
                 };
                 let _ = answer.send(page);
+            }
+            Query::Servers(answer) => {
+                let mut names = server_names(&self.controller);
+                // The default server exists whatever the directory holds.
+                if !names.iter().any(|name| name == DEFAULT_SERVER) {
+                    names.insert(0, DEFAULT_SERVER.to_owned());
+                }
+                let _ = answer.send(names);
             }
             Query::Revisions(key, answer) => {
                 let record = self.api.store().get(&key);

@@ -13,7 +13,6 @@ use axum::{
     routing::{get, post},
 };
 use prometheus_client::registry::Registry;
-use serde_json::json;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +20,7 @@ use super::endpoints::Endpoints;
 use crate::{
     control::{Control, Ended, Query},
     listen::{self, Limits},
+    responses::{self, error},
 };
 
 /// An UPDATE carries two objects of at most 3 MiB each, and their envelope.
@@ -45,6 +45,8 @@ pub(super) enum Readiness {
     Reading,
     /// Policies that this process sees for the first time are vetted and loaded.
     Vetting,
+    /// There are manifests, and none of them is valid.
+    Broken,
     /// Policies are enforced, rejected, or late.
     Ready,
 }
@@ -58,6 +60,9 @@ impl Readiness {
                 Some("the directory of policies has not been read yet; does it exist?")
             }
             Readiness::Vetting => Some("policies are being checked and loaded for the first time"),
+            Readiness::Broken => {
+                Some("no manifest in the directory of policies is valid; `assent up` shows why")
+            }
             Readiness::Ready => None,
         }
     }
@@ -140,13 +145,7 @@ async fn metrics(State(web): State<Web>) -> Response {
     if web.control.ask(Query::Measure).await.is_err() {
         return ended();
     }
-    match assent_evaluator::render_metrics(&web.registry) {
-        Ok(text) => {
-            let kind = "text/plain; version=0.0.4; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
-        }
-        Err(why) => error(StatusCode::INTERNAL_SERVER_ERROR, &why.to_string()),
-    }
+    responses::metrics(&web.registry)
 }
 
 async fn ready(State(web): State<Web>) -> Response {
@@ -158,10 +157,6 @@ async fn ready(State(web): State<Web>) -> Response {
 
 fn ended() -> Response {
     error(StatusCode::SERVICE_UNAVAILABLE, &Ended.to_string())
-}
-
-fn error(code: StatusCode, message: &str) -> Response {
-    (code, Json(json!({ "error": message }))).into_response()
 }
 
 #[cfg(test)]

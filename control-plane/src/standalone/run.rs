@@ -4,7 +4,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -13,12 +13,11 @@ use assent_api::{
     parse::{self, ProtectedResources},
 };
 use assent_controller::{Config, Controller};
-use assent_evaluator::Handle;
-use assent_grpc::{
-    Authenticator, ControlPlane, Hub, Tls,
-    auth::{Local, StaticTokens},
-    check_exposure, hub, serve,
+use assent_evaluator::{
+    Handle,
+    args::authz::{AuthzAddress, AuthzArgs},
 };
+use assent_grpc::{ControlPlane, Hub, check_exposure, hub};
 use assent_local::{
     KINDS, LocalApi, LocalBackend, StateStore, api,
     directory::{self, Scan},
@@ -28,7 +27,6 @@ use assent_modules::{store::Store, vet::Vetter};
 use assent_oci::AddressPolicy;
 use prometheus_client::registry::Registry;
 use tokio::{
-    net::TcpListener,
     sync::{mpsc, watch},
     task::JoinSet,
 };
@@ -37,13 +35,15 @@ use tracing::{info, warn};
 
 use super::{
     args::UpArgs,
+    certificates, discovery,
     endpoints::Endpoints,
     event_loop::EventLoop,
-    fleet::Embedded,
     http::{self, Readiness, Web},
-    token::{self, WriteToken},
+    objects::{self, DirectoryReads},
+    token::WriteToken,
 };
 use crate::{
+    context::{ContextSource, NoContext},
     control::Control,
     metrics::Metrics,
     runner::{ModuleAccess, Runner},
@@ -55,11 +55,12 @@ use crate::{
 /// Stream events that may wait for the event loop; when there is no room the stream waits.
 const STREAM_EVENTS: usize = 4_096;
 
-/// How often certificate files are checked: they are renewed days before they expire.
-const CERTIFICATE_POLL: Duration = Duration::from_secs(10);
+/// Reports of kinds and collections that may wait.
+const CONTEXT_EVENTS: usize = 256;
 
-/// Calls at a time on one connection from this machine.
-const LOOPBACK_STREAMS: u32 = 10_000;
+/// Why policies that read Kubernetes objects are refused.
+const NO_OBJECTS: &str = "there are no Kubernetes objects here; start `assent up` with --objects and a directory of \
+                          them, or use a policy that looks at the request alone";
 
 /// A standalone control plane that is running.
 pub struct Running {
@@ -69,6 +70,8 @@ pub struct Running {
     pub discovery: SocketAddr,
     /// The address of the HTTP server.
     pub http: SocketAddr,
+    /// The TCP address that Envoy asks, if there is one.
+    pub authz: Option<SocketAddr>,
     evaluators: Vec<Handle>,
     shutdown: CancellationToken,
     tasks: JoinSet<anyhow::Result<()>>,
@@ -81,10 +84,14 @@ pub struct Running {
 pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
     let UpArgs {
         policies,
+        objects,
+        allow_all_access,
         replicas,
         state,
         discovery,
         http,
+        authz,
+        decision_log,
         tls_cert,
         tls_key,
         token_file,
@@ -103,8 +110,10 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         http.ip().is_loopback(),
         "--http {http} is not on loopback: /admit and /status are for this machine only"
     );
+    check_authz(&authz, replicas)?;
     let (state, scratch) = state_directory(state)?;
     let policies = std::path::absolute(&policies).context("failed to resolve --policies")?;
+    let objects = objects.map(objects::directory).transpose()?;
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
 
@@ -136,6 +145,7 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         sync_deadline,
         max_policies_per_namespace: (max_policies_per_namespace > 0)
             .then_some(max_policies_per_namespace),
+        no_context: objects.is_none().then_some(NO_OBJECTS),
     };
     let modules = store
         .list()
@@ -144,7 +154,16 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
     let controller = Controller::new(LocalBackend, config, modules.into_iter().collect());
     let api = LocalApi::new(open_state(&state)?, options);
     let access = module_access(policies.clone());
-    let runner = Runner::new(hub.clone(), metrics.clone(), vetting, access);
+    let (context_events, context_events_rx) = mpsc::channel(CONTEXT_EVENTS);
+    let reads = Arc::new(DirectoryReads::new(allow_all_access));
+    let context: Arc<dyn ContextSource> = match objects {
+        Some(path) => {
+            let sink = Arc::new(hub.context().clone());
+            objects::follow(&mut tasks, path, sink, context_events, reads.clone())
+        }
+        None => Arc::new(NoContext),
+    };
+    let runner = Runner::new(hub.clone(), metrics.clone(), vetting, access, context);
     let changes = runner.changes();
 
     let (queries, queries_rx) = mpsc::channel(256);
@@ -167,6 +186,7 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         scans: scans_rx,
         streams: streams_rx,
         vetted: vetted_rx,
+        context_events: context_events_rx,
         queries: queries_rx,
         routed: Vec::new(),
     };
@@ -187,15 +207,16 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         control: control.clone(),
         blobs: Arc::new(Blobs(store)),
         signer: super::services::certificate_authority(&state)?,
+        reads,
     };
     let secured = tls.is_some() || token_file.is_some();
     let tls = tls
-        .map(|(cert, key)| load_tls(&mut tasks, cert, key, &shutdown))
+        .map(|(cert, key)| certificates::load(&mut tasks, cert, key, &shutdown))
         .transpose()?;
-    let listener = bind(discovery, "--discovery").await?;
+    let listener = discovery::bind(discovery, "--discovery").await?;
     let discovery = listener.local_addr()?;
-    let (authenticator, write_token) = authenticator(token_file, &state, discovery)?;
-    spawn_discovery(
+    let (authenticator, write_token) = discovery::authenticator(token_file, &state, discovery)?;
+    discovery::spawn(
         &mut tasks,
         listener,
         tls,
@@ -204,10 +225,12 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         max_connection_streams,
         &shutdown,
     );
-    let embedded = embedded(
+    let mut embedded = discovery::embedded(
         &mut tasks, secured, discovery, &state, replicas, &secrets, &shutdown,
     )
     .await?;
+    embedded.authz = Some(authz);
+    embedded.decision_log = decision_log;
 
     let web = Web {
         control: control.clone(),
@@ -216,7 +239,7 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
         dispatcher: Arc::new(Dispatcher::new(endpoints)),
         readiness,
     };
-    let listener = bind(http, "--http").await?;
+    let listener = discovery::bind(http, "--http").await?;
     let http = listener.local_addr()?;
     let stop = shutdown.clone();
     tasks.spawn(async move {
@@ -225,11 +248,13 @@ pub async fn start(args: UpArgs, vetter: Vetter) -> anyhow::Result<Running> {
     });
 
     let evaluators = embedded.start().await?;
+    let authz = evaluators.first().and_then(Handle::authz_addr);
     info!(%discovery, %http, replicas, state = %state.display(), "running");
     Ok(Running {
         control,
         discovery,
         http,
+        authz,
         evaluators,
         shutdown,
         tasks,
@@ -268,6 +293,25 @@ impl Running {
     }
 }
 
+/// Embedded evaluators have no certificates.
+fn check_authz(args: &AuthzArgs, replicas: u16) -> anyhow::Result<()> {
+    let Some(address) = args.address() else {
+        return Ok(());
+    };
+    anyhow::ensure!(
+        replicas > 0,
+        "--authz is answered by an evaluator of this process, and there is none with --replicas 0: \
+         give --authz to the evaluators that connect from outside"
+    );
+    if let AuthzAddress::Tcp(address) = address {
+        anyhow::ensure!(
+            address.ip().is_loopback(),
+            "--authz {address} is not on loopback: calls would not be encrypted"
+        );
+    }
+    Ok(())
+}
+
 fn identity() -> ControlPlane {
     ControlPlane {
         id: "standalone".into(),
@@ -287,6 +331,7 @@ fn parse_options(protected: &ProtectedResources) -> parse::Options {
 fn registry(hub: &Hub, metrics: &Metrics, store: &Store) -> Registry {
     let mut registry = Registry::with_prefix("assent");
     hub.metrics().register(&mut registry);
+    hub.context().register(&mut registry);
     store.register(&mut registry);
     metrics.register(&mut registry);
     registry
@@ -320,72 +365,11 @@ fn module_access(policies: PathBuf) -> ModuleAccess {
     ModuleAccess {
         files: Some(policies),
         addresses: AddressPolicy::LOCAL,
+        settings: None,
         sources: Arc::new(|server: Option<&ParsedServer>| {
             DeclaredSources::Given(Box::new(servers::sources(server)))
         }),
     }
-}
-
-/// The tokens of a file or, if there is none, a new one for whoever changes policies.
-fn authenticator(
-    token_file: Option<PathBuf>,
-    state: &Path,
-    discovery: SocketAddr,
-) -> anyhow::Result<(Arc<dyn Authenticator>, Option<WriteToken>)> {
-    if let Some(path) = token_file {
-        return Ok((Arc::new(StaticTokens::load(path)?), None));
-    }
-    let token = WriteToken::create(state, discovery)?;
-    Ok((Arc::new(Local::new(&token.token)), Some(token)))
-}
-
-fn load_tls(
-    tasks: &mut JoinSet<anyhow::Result<()>>,
-    cert: PathBuf,
-    key: PathBuf,
-    shutdown: &CancellationToken,
-) -> anyhow::Result<Tls> {
-    let tls = Tls::from_files(&cert, &key).context("failed to set up TLS for --discovery")?;
-    let (reloaded, stop) = (tls.clone(), shutdown.clone());
-    tasks.spawn(async move {
-        stop.run_until_cancelled(follow_files(reloaded, cert, key))
-            .await;
-        Ok(())
-    });
-    Ok(tls)
-}
-
-async fn follow_files(tls: Tls, cert: PathBuf, key: PathBuf) {
-    let mut seen = modified(&cert, &key);
-    loop {
-        tokio::time::sleep(CERTIFICATE_POLL).await;
-        let now = modified(&cert, &key);
-        if now == seen {
-            continue;
-        }
-        // Two files are never replaced at once: a pair that does not match is read again.
-        match reload(&tls, &cert, &key) {
-            Ok(()) => seen = now,
-            Err(error) => warn!("keeping the certificate that was read before: {error:#}"),
-        }
-    }
-}
-
-fn reload(tls: &Tls, cert: &Path, key: &Path) -> anyhow::Result<()> {
-    tls.replace_pem(&std::fs::read(cert)?, &std::fs::read(key)?)?;
-    info!("certificate reloaded");
-    Ok(())
-}
-
-fn modified(cert: &Path, key: &Path) -> [Option<SystemTime>; 2] {
-    let time = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-    [time(cert), time(key)]
-}
-
-async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
-    let listener = TcpListener::bind(address).await;
-    listener
-        .with_context(|| format!("failed to listen on {flag} {address}; is another one running?"))
 }
 
 fn spawn_watch(
@@ -397,63 +381,4 @@ fn spawn_watch(
         directory::watch(options, scans).await;
         Ok(())
     });
-}
-
-fn spawn_discovery(
-    tasks: &mut JoinSet<anyhow::Result<()>>,
-    listener: TcpListener,
-    tls: Option<Tls>,
-    sources: &Sources,
-    authenticator: Arc<dyn Authenticator>,
-    max_connection_streams: Option<u32>,
-    shutdown: &CancellationToken,
-) {
-    let hub = sources.hub.clone();
-    let services = sources.services(authenticator);
-    let stop = shutdown.clone();
-    let mut options = serve::Options::default();
-    // On loopback a connection may be that of many replicas: a proxy's, or a load client's.
-    let address = listener.local_addr();
-    if address.is_ok_and(|address| address.ip().is_loopback()) {
-        options.max_concurrent_streams = LOOPBACK_STREAMS;
-    }
-    if let Some(streams) = max_connection_streams {
-        options.max_concurrent_streams = streams;
-    }
-    tasks.spawn(async move {
-        serve::serve(vec![listener], tls, hub, services, options, stop).await?;
-        Ok(())
-    });
-}
-
-/// Embedded evaluators connect to the discovery port or, if that requires TLS or a token, to
-/// a port of their own with a token that only this process knows.
-async fn embedded(
-    tasks: &mut JoinSet<anyhow::Result<()>>,
-    secured: bool,
-    discovery: SocketAddr,
-    state: &Path,
-    replicas: u16,
-    sources: &Sources,
-    shutdown: &CancellationToken,
-) -> anyhow::Result<Embedded> {
-    let plain = Embedded {
-        discovery,
-        token_file: None,
-        state: state.to_owned(),
-        replicas,
-    };
-    if !secured || replicas == 0 {
-        return Ok(plain);
-    }
-    let token_file = token::internal(state)?;
-    let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0)), "loopback").await?;
-    let discovery = listener.local_addr()?;
-    let tokens = Arc::new(StaticTokens::load(&token_file)?);
-    spawn_discovery(tasks, listener, None, sources, tokens, None, shutdown);
-    Ok(Embedded {
-        discovery,
-        token_file: Some(token_file),
-        ..plain
-    })
 }

@@ -63,7 +63,7 @@ fn revision(revision: &RevisionRecord) -> RevisionRow {
         name: revision.name.clone(),
         generation: revision.generation,
         phase: format!("{:?}", revision.phase),
-        module: revision.module_url.clone(),
+        module: crate::view::shown_url(&revision.module_url),
         module_digest: revision.module_digest.clone(),
         content_digest: revision.content_digest.clone(),
         created_at: Some(revision.created_at.into()),

@@ -14,7 +14,24 @@ use assent_local::{
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::view::{PolicyObject, kind};
+use crate::view::{ManifestProblem, PolicyObject, kind};
+
+/// A manifest whose object is not known.
+pub(super) fn manifest_problem(problem: &Problem) -> ManifestProblem {
+    let place = problem.place.clone();
+    let place = place.unwrap_or_else(|| "directory".to_owned());
+    let reason = match problem.reason {
+        decide::Reason::Unreadable => "Unreadable",
+        decide::Reason::Invalid => "Invalid",
+        decide::Reason::Duplicate => "Conflicted",
+        decide::Reason::PullError => "PullError",
+    };
+    ManifestProblem {
+        place,
+        reason,
+        message: problem.message.clone(),
+    }
+}
 
 /// A policy that never had a valid manifest: only its problem is known.
 pub(super) fn never_valid(key: &PolicyKey, problem: &Problem, since: Timestamp) -> PolicyObject {

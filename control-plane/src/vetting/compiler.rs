@@ -15,6 +15,7 @@ use assent_modules::{
     store::Store,
     vet::{Compiled, Facts, System, VetReport, VetRequest, Vetter},
 };
+use assent_text::Text;
 use bytes::Bytes;
 use tracing::{debug, error, info, warn};
 
@@ -113,6 +114,14 @@ impl Compiler {
         Ok(facts)
     }
 
+    /// Makes a module of a text when the namespace has its turn.
+    pub(super) async fn build(&self, namespace: &str, text: &Text) -> Result<Bytes, Failure> {
+        let _turn = self.turns.take(namespace).await;
+        let built = self.vetter.build(text).await;
+        let built = built.map_err(|e| failure::later(e.to_string()))?;
+        built.map_err(|refused| failure::vetted(refused, &VetRequest::compile()))
+    }
+
     /// Compiles a stored module for evaluators, unless that was done, when nobody waits for
     /// vetting. A revision that is active needs no artefact to work, so that a failure is no
     /// more than slower starts.
@@ -148,7 +157,9 @@ impl Compiler {
             let vetter = self.vetter(attempt);
             match vetter.vet_compiled(artefact, request).await {
                 Ok(VetReport::Accepted(compiled)) => return Ok(compiled.facts),
-                Ok(VetReport::Refused { refused, .. }) => return Err(failure::vetted(refused)),
+                Ok(VetReport::Refused { refused, .. }) => {
+                    return Err(failure::vetted(refused, request));
+                }
                 Err(error) => debug!(%digest, "failed to vet a compiled module: {error}"),
             }
         }
@@ -174,7 +185,7 @@ impl Compiler {
                 if let Some(compiled) = compiled {
                     self.keep(digest, *compiled).await;
                 }
-                Err(failure::vetted(refused))
+                Err(failure::vetted(refused, request))
             }
         }
     }

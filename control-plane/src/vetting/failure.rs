@@ -4,7 +4,7 @@ use assent_controller::Failure;
 use assent_core::rollout::{Refusal, RefusalReason};
 use assent_modules::{
     attempts,
-    vet::{Refused, Stage},
+    vet::{Refused, Stage, VetRequest},
 };
 
 /// The user has to change something.
@@ -19,7 +19,12 @@ pub(crate) fn later(message: String) -> Failure {
 
 /// A process that died or was too slow may have been the machine's fault: it is tried
 /// again before the module is refused for good.
-pub(super) fn vetted(refused: Refused) -> Failure {
+///
+/// Settings that come from Secrets may become valid without an edit of the policy.
+pub(super) fn vetted(refused: Refused, request: &VetRequest) -> Failure {
+    if request.confidential && matches!(refused.stage, Stage::Settings | Stage::SelfTest) {
+        return settings(refused.message);
+    }
     let retryable = matches!(refused.stage, Stage::Crashed | Stage::TimedOut);
     failure(RefusalReason::Invalid, refused.message, retryable)
 }
@@ -40,7 +45,7 @@ pub(super) fn pulling(error: assent_oci::Error) -> Failure {
 /// A module that would evaluate requests without the objects that it must see.
 pub(super) fn no_context(why: &str) -> Failure {
     Failure {
-        refusal: assent_controller::context_unavailable("spec.module", why),
+        refusal: assent_controller::context_unavailable(why),
         retryable: false,
     }
 }
@@ -48,6 +53,11 @@ pub(super) fn no_context(why: &str) -> Failure {
 /// What was pulled is not what is needed.
 pub(super) fn pull(message: String) -> Failure {
     failure(RefusalReason::PullError, message, false)
+}
+
+/// A Secret that settings come from cannot be read or used.
+pub(super) fn settings(message: String) -> Failure {
+    failure(RefusalReason::SettingsUnavailable, message, true)
 }
 
 /// The module must not be tried.

@@ -11,6 +11,8 @@ use assent_controller::Failure;
 use assent_core::Digest;
 use assent_modules::store::{MAX_MODULE_BYTES, Store};
 use assent_oci::{AddressPolicy, Files, ModuleUrl, Puller, Sources, SourcesError, verify::Keys};
+use assent_text::Text;
+use bytes::Bytes;
 use futures::FutureExt as _;
 use tokio::sync::Semaphore;
 use tracing::debug;
@@ -18,12 +20,12 @@ use tracing::debug;
 use super::{
     Job,
     budget::ByteBudget,
+    compiler::Compiler,
     failure,
     flights::Flights,
     locks::DigestLocks,
     turns::{FairTurns, Turn},
 };
-use crate::metrics::Metrics;
 
 /// Pulls at once: enough to hide the latency of registries, few enough to be polite to them.
 const CONCURRENT_PULLS: usize = 4;
@@ -57,7 +59,7 @@ pub(super) struct Fetcher {
     pulls: Arc<Flights<PullKey, Fetched, Failure>>,
     downloads: DigestLocks,
     pullers: Arc<Mutex<Pullers>>,
-    metrics: Metrics,
+    compiler: Compiler,
 }
 
 /// A module that is in the store.
@@ -88,6 +90,8 @@ struct PullKey {
     addresses: AddressPolicy,
     files: Option<PathBuf>,
     verification: Vec<String>,
+    /// A text is built with it.
+    entrypoint: String,
 }
 
 /// Clients by sources, the most recently used last.
@@ -104,7 +108,8 @@ struct KeptPuller {
 // === impl Fetcher ===
 
 impl Fetcher {
-    pub(super) fn new(store: Store, metrics: Metrics) -> Self {
+    /// Texts are built by `compiler`.
+    pub(super) fn new(store: Store, compiler: Compiler) -> Self {
         Self {
             store,
             budget: BYTES_IN_FLIGHT.clone(),
@@ -112,7 +117,7 @@ impl Fetcher {
             pulls: Arc::default(),
             downloads: DigestLocks::default(),
             pullers: Arc::default(),
-            metrics,
+            compiler,
         }
     }
 
@@ -130,13 +135,10 @@ impl Fetcher {
     pub(super) async fn fetch(
         &self,
         job: &Job,
+        url: ModuleUrl,
         sources: Sources,
         since: u64,
     ) -> Result<Fetched, Failure> {
-        let url: ModuleUrl = job
-            .url
-            .parse()
-            .map_err(|e| failure::invalid(format!("spec.module: {e}")))?;
         let access = Access {
             addresses: job.addresses,
             files: job.files.as_ref(),
@@ -149,12 +151,13 @@ impl Fetcher {
             addresses: job.addresses,
             files: job.files.clone(),
             verification: job.verification.clone(),
+            entrypoint: job.entrypoint.clone(),
         };
         let ticket = self.pulls.enter(key, since, url.is_pinned());
         let turn = self.turns.take(job.namespace()).await;
-        let fetcher = self.clone();
+        let (fetcher, job) = (self.clone(), job.clone());
         ticket
-            .share(|| async move { fetcher.pull(&puller, &url, turn).await }.boxed())
+            .share(|| async move { fetcher.pull(&puller, &url, &job, turn).await }.boxed())
             .await
     }
 
@@ -162,13 +165,16 @@ impl Fetcher {
         &self,
         puller: &Puller,
         url: &ModuleUrl,
+        job: &Job,
         _turn: Turn,
     ) -> Result<Fetched, Failure> {
         let start = Instant::now();
         let located = puller.locate(url).await.map_err(failure::pulling)?;
         let signer = located.verified_by().map(|key| key.to_string());
         let mut _downloading = None;
-        if let (Some(digest), Some(url)) = (located.digest(), located.resolved_url()) {
+        if let (Some(digest), Some(url)) = (located.digest(), located.resolved_url())
+            && url.text_name().is_none()
+        {
             // Another tag, or another registry, may name the same module.
             _downloading = Some(self.downloads.lock(digest).await);
             if let Some(size) = self.stat(digest).await? {
@@ -185,18 +191,37 @@ impl Fetcher {
         let size = located.size().unwrap_or(MAX_MODULE_BYTES as u64);
         let _share = self.budget.take(size).await;
         let pulled = puller.fetch(located).await.map_err(failure::pulling)?;
-        self.metrics
+        self.compiler
+            .metrics()
             .module_pull
             .observe(start.elapsed().as_secs_f64());
-        let size = pulled.bytes.len() as u64;
-        let stored = self.store.put_expected(pulled.digest, pulled.bytes);
+        let fetched = self.keep(&pulled.resolved_url, pulled.bytes, job).await?;
+        debug!(url = url.redacted(), digest = %fetched.digest, signer = ?pulled.verified_by, "fetched a module");
+        Ok(Fetched { signer, ..fetched })
+    }
+
+    /// Stores a module, or the one that a text becomes. `url` is pinned.
+    pub(super) async fn keep(
+        &self,
+        url: &ModuleUrl,
+        content: Bytes,
+        job: &Job,
+    ) -> Result<Fetched, Failure> {
+        let module = match url.text_name() {
+            Some(name) => {
+                let text = text(name, content, job.entrypoint.clone())?;
+                self.compiler.build(job.namespace(), &text).await?
+            }
+            None => content,
+        };
+        let (digest, size) = (Digest::of(&module), module.len() as u64);
+        let stored = self.store.put_expected(digest, module);
         stored.await.map_err(|e| failure::later(e.to_string()))?;
-        debug!(%url, digest = %pulled.digest, signer = ?pulled.verified_by, "fetched a module");
         Ok(Fetched {
-            digest: pulled.digest,
+            digest,
             size,
-            url: pulled.resolved_url.to_string(),
-            signer,
+            url: url.to_string(),
+            signer: None,
         })
     }
 
@@ -228,6 +253,15 @@ impl Fetcher {
         })?;
         Ok(puller.with_verification(keys))
     }
+}
+
+/// The text of a policy, and the rule that its manifest names.
+pub(super) fn text(name: &str, content: Bytes, entrypoint: String) -> Result<Text, Failure> {
+    let content = String::from_utf8(content.into())
+        .map_err(|_| failure::invalid(format!("{name}: the text is not UTF-8")))?;
+    let text = Text::from_file(name, content);
+    let text = text.ok_or_else(|| failure::invalid(format!("{name}: unknown language")))?;
+    Ok(Text { entrypoint, ..text })
 }
 
 // === impl Pullers ===

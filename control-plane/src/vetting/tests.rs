@@ -18,6 +18,10 @@ use tokio::{net::TcpListener, task::JoinSet};
 use super::{budget::ByteBudget, *};
 use crate::metrics::Metrics;
 
+mod crashes;
+mod fairness;
+mod settings;
+
 const LAYER: &str = "application/vnd.wasm.content.layer.v1+wasm";
 
 /// A registry of modules, whose requests are counted.
@@ -154,7 +158,7 @@ impl Harness {
     async fn outcome(&mut self) -> Outcome {
         match self.outcomes.recv().await.unwrap() {
             Report::Vetted(outcome) => outcome,
-            Report::Signature(report) => panic!("a module must be vetted: {report:?}"),
+            report => panic!("a module must be vetted: {report:?}"),
         }
     }
 
@@ -175,7 +179,7 @@ impl Harness {
         for order in std::fs::read_dir(self.dir.path().join("orders")).unwrap() {
             let order = std::fs::read(order.unwrap().path()).unwrap();
             let order = String::from_utf8_lossy(&order);
-            match order.contains(r#""compiled":false"#) {
+            match order.contains(r#"{"Vet":"#) {
                 true => counts.0 += 1,
                 false => counts.1 += 1,
             }
@@ -228,10 +232,15 @@ fn mk_job(namespace: &str, name: &str, url: String) -> Job {
         addresses: AddressPolicy::PUBLIC,
         verification: Vec::new(),
         settings: Arc::from(format!(r#"{{"name":"{name}"}}"#).into_bytes()),
+        settings_from: Vec::new(),
+        secret_settings: None,
+        settings_access: None,
         entrypoint: String::new(),
         mutating: false,
+        check: false,
         limits: Limits::default(),
         granted_capabilities: Vec::new(),
+        declares_context: false,
     }
 }
 
@@ -277,6 +286,7 @@ async fn vet_with(metadata: &str, granted: &[&str]) -> Result<Module, Failure> {
     harness.start_job(Job {
         pinned: Some(stored.unwrap()),
         granted_capabilities: granted.iter().map(|one| (*one).to_owned()).collect(),
+        declares_context: false,
         ..mk_job("ns", "p", "registry://r.io/p:v1".to_owned())
     });
     let result = harness.outcome().await.result;
@@ -313,7 +323,7 @@ async fn module_that_needs_other_objects_is_refused() {
     let failed = vet_with(metadata, &[]).await.unwrap_err();
     assert_eq!(failed.refusal.reason, RefusalReason::ContextUnavailable);
     let message = &failed.refusal.message;
-    let start = "spec.module: the module reads data.inventory, but";
+    let start = "spec.contextAwareResources: the module reads data.inventory, and";
     assert!(message.starts_with(start), "{message}");
     assert!(!failed.retryable);
 }
@@ -343,7 +353,7 @@ async fn check_signature(
     harness.vetting.check_signature(job, sources, stopped);
     match harness.outcomes.recv().await.unwrap() {
         Report::Signature(report) => report,
-        Report::Vetted(outcome) => panic!("a signature must be checked: {outcome:?}"),
+        report => panic!("a signature must be checked: {report:?}"),
     }
 }
 
@@ -424,150 +434,6 @@ async fn mass_apply_pulls_few_modules_at_once() {
     assert!((1..=4).contains(&most), "{most}");
 }
 
-#[tokio::test]
-async fn module_that_brought_the_process_down_twice_is_refused() {
-    let mut harness = Harness::start(Registry::default()).await;
-    let store = harness.vetting.artefacts.store().clone();
-    let digest = store.put(module(1, 100).into()).await.unwrap();
-    let state = harness.dir.path().to_owned();
-    for deaths in 0..2 {
-        harness.restart();
-        let attempt = harness.vetting.compiler.begin(digest).await.unwrap();
-        assert_eq!(attempt.is_careful(), deaths > 0);
-        // The process dies while the module is vetted.
-        std::mem::forget(attempt);
-    }
-    harness.restart();
-    harness.start_job(pinned("p", digest));
-    let failure = harness.outcome().await.result.unwrap_err();
-    assert!(!failure.retryable);
-    assert_eq!(failure.refusal.reason, RefusalReason::Invalid);
-    let message = failure.refusal.message;
-    assert!(
-        message.contains("brought the control plane down"),
-        "{message}"
-    );
-    assert_eq!(harness.children(), (0, 0));
-    // Other modules are not affected, and leave nothing behind.
-    let other = store.put(module(2, 100).into()).await.unwrap();
-    harness.start_job(pinned("other", other));
-    harness.accepted(1).await;
-    let marks = std::fs::read_dir(state.join("attempts")).unwrap();
-    assert_eq!(marks.count(), 1);
-}
-
-#[tokio::test]
-async fn careful_attempt_gets_less_memory() {
-    let mut harness = Harness::start(Registry::default()).await;
-    let store = harness.vetting.artefacts.store().clone();
-    let digest = store.put(module(1, 100).into()).await.unwrap();
-    let attempt = harness.vetting.compiler.begin(digest).await.unwrap();
-    let usual = harness.vetting.compiler.vetter(&attempt).memory_bytes();
-    std::mem::forget(attempt);
-    harness.restart();
-    let compiler = &harness.vetting.compiler;
-    let attempt = compiler.begin(digest).await.unwrap();
-    assert_eq!(compiler.vetter(&attempt).memory_bytes(), usual / 2);
-}
-
-#[tokio::test]
-async fn artefacts_of_modules_that_were_never_vetted_here_are_made() {
-    let mut harness = Harness::start(Registry::default()).await;
-    let store = harness.vetting.artefacts.store().clone();
-    let first = store.put(module(1, 100).into()).await.unwrap();
-    let second = store.put(module(2, 100).into()).await.unwrap();
-    let artefacts = harness.vetting.artefacts().clone();
-    // A standby or a new leader: nothing was vetted by this process.
-    artefacts.want([first, second, Digest::of(b"not fetched yet")]);
-    let making = tokio::spawn(artefacts.clone().run());
-    until_async(async || {
-        let made = store.stat_artefact("test", first).await.unwrap().is_some();
-        made && store.stat_artefact("test", second).await.unwrap().is_some()
-    })
-    .await;
-    assert_eq!(harness.children(), (2, 0));
-    // They are made once.
-    artefacts.want([first, second]);
-    harness.start_job(pinned("p", first));
-    harness.accepted(1).await;
-    assert_eq!(harness.children(), (2, 1));
-    making.abort();
-}
-
-#[tokio::test]
-async fn artefact_outlives_collections_while_a_revision_names_its_module() {
-    let mut harness = Harness::start(Registry::default()).await;
-    let store = harness.vetting.artefacts.store().clone();
-    let digest = store.put(module(1, 100).into()).await.unwrap();
-    harness.start_job(pinned("p", digest));
-    harness.accepted(1).await;
-    let hour = std::time::SystemTime::now() + Duration::from_secs(3600);
-    let artefacts = harness.vetting.artefacts().clone();
-    artefacts.collect_at(HashSet::from([digest]), hour).await;
-    assert!(store.stat_artefact("test", digest).await.unwrap().is_some());
-    artefacts.collect_at(HashSet::new(), hour).await;
-    assert!(store.stat_artefact("test", digest).await.unwrap().is_none());
-    assert!(store.stat(digest).await.unwrap().is_none());
-}
-
-#[tokio::test]
-async fn single_policy_does_not_wait_for_a_namespace_with_many() {
-    let mut harness = Harness::start(Registry::default()).await;
-    let stored = harness
-        .vetting
-        .artefacts
-        .store()
-        .put(module(1, 100).into())
-        .await;
-    let digest = stored.unwrap();
-    let job = |namespace: &str, name: &str| Job {
-        pinned: Some(digest),
-        ..mk_job(namespace, name, "registry://r.io/p:v1".to_owned())
-    };
-    let wait = harness.dir.path().join("wait");
-    std::fs::write(&wait, "").unwrap();
-    for n in 0..20 {
-        harness.start_job(job("many", &format!("p-{n}")));
-    }
-    // One of them is vetted, which does not end before all others wait.
-    until(|| harness.vetting.compiler.turns.waiting() == 19).await;
-    harness.start_job(job("single", "p"));
-    until(|| harness.vetting.compiler.turns.waiting() == 20).await;
-    std::fs::remove_file(&wait).unwrap();
-    let order = harness.accepted(21).await;
-    let place = order.iter().position(|key| key == "namespaced/single/p");
-    assert!(place.unwrap() <= 2, "{order:?}");
-}
-
-#[tokio::test]
-async fn cancelled_job_gives_its_turn_to_the_next() {
-    let mut harness = Harness::start(Registry::default()).await;
-    let stored = harness
-        .vetting
-        .artefacts
-        .store()
-        .put(module(1, 100).into())
-        .await;
-    let digest = stored.unwrap();
-    let job = |name: &str| Job {
-        pinned: Some(digest),
-        ..mk_job("ns", name, "registry://r.io/p:v1".to_owned())
-    };
-    let wait = harness.dir.path().join("wait");
-    std::fs::write(&wait, "").unwrap();
-    let cancelled = CancellationToken::new();
-    let sources = DeclaredSources::Given(Box::default());
-    harness
-        .vetting
-        .start(job("first"), sources, cancelled.clone());
-    until(|| harness.children().0 == 1).await;
-    harness.start_job(job("second"));
-    until(|| harness.vetting.compiler.turns.waiting() == 1).await;
-    cancelled.cancel();
-    std::fs::remove_file(&wait).unwrap();
-    assert_eq!(harness.accepted(1).await, ["namespaced/ns/second"]);
-}
-
 /// The same for what has to be waited for.
 async fn until_async(test: impl AsyncFn() -> bool) {
     while !test().await {
@@ -620,10 +486,11 @@ fn slow_or_crashed_vetting_is_tried_again() {
         (Stage::Compile, false),
         (Stage::Settings, false),
     ] {
-        let failed = failure::vetted(Refused {
+        let refused = Refused {
             stage,
             message: String::new(),
-        });
+        };
+        let failed = failure::vetted(refused, &VetRequest::new("{}"));
         assert_eq!(failed.retryable, retryable, "{stage:?}");
         assert_eq!(failed.refusal.reason, RefusalReason::Invalid);
     }

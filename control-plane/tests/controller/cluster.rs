@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use assent_api::{PolicyRevisionSpec, parse, tenancy::Reserved};
+use assent_api::{PolicyRevisionSpec, parse, settings::SettingsKey};
 use assent_controller::{
-    Action, Backend, Change, Config, Controller, Kind, Meta, Now, Object, Outcome,
+    Action, Backend, Change, Config, Controller, Kind, Now, Object, Outcome,
     action::{RestoreRevision, RouteUpdate, Status, StatusTarget},
     objects::{ObjectRef, RouteObject},
 };
-use assent_core::{Digest, PolicyKey, RevisionId};
+use assent_core::{PolicyKey, RevisionId};
 use assent_k8s::{
     Cluster,
     convert::{Converter, reference},
@@ -22,6 +22,12 @@ use crate::{
     world::{Changes, QUOTA, World, policy_key},
 };
 
+mod fixtures;
+mod objects;
+
+use fixtures::{bump_generation, kind_of, meta_path, parse_options, path, revision_path};
+pub(crate) use fixtures::{mk_pod, mk_server, mk_set, uid, webhook_name};
+
 /// An object as the API server stores it.
 type DynamicObject = <Cluster as Backend>::Existing;
 
@@ -31,6 +37,7 @@ pub(crate) const NAMESPACE: &str = "assent-system";
 pub(crate) struct ClusterWorld {
     pub(crate) backend: Cluster,
     converter: Converter,
+    parse: parse::Options,
     /// Objects as the API server stores them, by kind and `namespace/name`.
     objects: BTreeMap<(Kind, String), Value>,
     version: u64,
@@ -64,12 +71,13 @@ impl World for ClusterWorld {
 
     fn config(&self) -> Config {
         Config {
-            parse: parse_options(),
+            parse: self.parse.clone(),
             kinds: watch::ALL.to_vec(),
             drain: Some(Duration::ZERO),
             grace: Duration::from_secs(60),
             sync_deadline: Duration::from_secs(30),
             max_policies_per_namespace: Some(QUOTA),
+            no_context: None,
         }
     }
 
@@ -291,6 +299,21 @@ impl ClusterWorld {
                     changes,
                 }
             }
+            Action::TakeSettings {
+                kind,
+                meta,
+                version,
+            } => {
+                let mut object = self.object(kind, &meta_path(&meta)).unwrap();
+                if object["spec"]["settingsVersion"] != *version {
+                    object["spec"]["settingsVersion"] = version.into();
+                    bump_generation(&mut object);
+                }
+                Performed {
+                    outcomes: Vec::new(),
+                    changes: self.apply(kind, object),
+                }
+            }
             Action::WriteStatus(target, Some(update)) => {
                 let status = match &update.status {
                     Status::Policy(status) => serde_json::to_value(status).unwrap(),
@@ -327,117 +350,6 @@ impl ClusterWorld {
             "spec": spec,
         });
         self.store(Kind::Revisions, value)
-    }
-
-    pub(crate) fn empty() -> Self {
-        Self {
-            backend: Cluster {
-                defaults: WebhookDefaults {
-                    namespace: NAMESPACE.into(),
-                    namespace_uid: uid("namespace"),
-                    ca_bundle: b"a CA".to_vec(),
-                    excluded_namespaces: Vec::new(),
-                    service_accounts: Vec::new(),
-                },
-                base_url: None,
-                workload: None,
-            },
-            converter: Converter::new(NAMESPACE, parse_options()),
-            objects: BTreeMap::new(),
-            version: 0,
-            created: 0,
-        }
-    }
-
-    /// A policy of generation 1 that carries the finalizer.
-    pub(crate) fn mk_policy(&mut self, name: &str) -> Value {
-        self.created += 1;
-        let key = policy_key(name);
-        let mut object = json!({
-            "metadata": {
-                "name": key.name(), "uid": uid(&format!("{name} {}", self.created)),
-                "generation": 1, "finalizers": [names::FINALIZER],
-                "creationTimestamp": format!("2026-01-01T00:00:{:02}Z", self.created % 60),
-            },
-            "spec": mk_spec(),
-        });
-        if let Some(namespace) = key.namespace() {
-            object["metadata"]["namespace"] = namespace.into();
-        }
-        object
-    }
-
-    /// Stores an object without telling anybody.
-    pub(crate) fn store(&mut self, kind: Kind, mut object: Value) -> Object<DynamicObject> {
-        self.version += 1;
-        object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        let converted = self.convert(kind, &object).expect("it must be one of ours");
-        self.objects.insert((kind, path(&object)), object);
-        converted
-    }
-
-    /// Stores an object; the watch reports it.
-    pub(crate) fn apply(&mut self, kind: Kind, object: Value) -> Changes<Self> {
-        vec![Change::Applied(self.store(kind, object))]
-    }
-
-    pub(crate) fn edit(
-        &mut self,
-        kind: Kind,
-        path: &str,
-        edit: impl FnOnce(&mut Value),
-    ) -> Changes<Self> {
-        let Some(mut object) = self.object(kind, path) else {
-            return Vec::new();
-        };
-        edit(&mut object);
-        self.apply(kind, object)
-    }
-
-    pub(crate) fn object(&self, kind: Kind, path: &str) -> Option<Value> {
-        self.objects.get(&(kind, path.to_owned())).cloned()
-    }
-
-    pub(crate) fn names(&self, kind: Kind) -> Vec<&str> {
-        let own = self.objects.keys().filter(|(k, _)| *k == kind);
-        own.map(|(_, path)| path.as_str()).collect()
-    }
-
-    /// Somebody deletes an object: it goes when it has no finalizer.
-    pub(crate) fn delete(&mut self, kind: Kind, path: &str) -> Changes<Self> {
-        let object = self.object(kind, path).expect("it must be there");
-        let finalizers = object["metadata"]["finalizers"].as_array();
-        if finalizers.is_none_or(Vec::is_empty) {
-            return self.gone(kind, path);
-        }
-        self.edit(kind, path, |object| {
-            object["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z".into();
-        })
-    }
-
-    /// An object is gone, and the revisions that it owned are collected.
-    pub(crate) fn gone(&mut self, kind: Kind, path: &str) -> Changes<Self> {
-        let Some(object) = self.objects.remove(&(kind, path.to_owned())) else {
-            return Vec::new();
-        };
-        let uid = object["metadata"]["uid"].clone();
-        let owned = self.objects.iter().filter(|((kind, _), object)| {
-            *kind == Kind::Revisions && object["metadata"]["ownerReferences"][0]["uid"] == uid
-        });
-        let owned: Vec<String> = owned.map(|((_, path), _)| path.clone()).collect();
-        let object: DynamicObject = serde_json::from_value(object).unwrap();
-        let mut changes = vec![Change::Deleted(reference(kind, &object))];
-        for path in owned {
-            changes.extend(self.gone(Kind::Revisions, &path));
-        }
-        changes
-    }
-
-    /// The path that a policy's webhook calls.
-    pub(crate) fn webhook_path(&self, kind: Kind, policy: &str) -> Option<String> {
-        let object = self.object(kind, &webhook_name(policy))?;
-        let path = object.pointer("/webhooks/0/clientConfig/service/path")?;
-        Some(path.as_str()?.to_owned())
     }
 
     pub(crate) fn write_route(&mut self, update: &RouteUpdate<Cluster>) -> Changes<Self> {
@@ -519,100 +431,4 @@ impl Performed {
             changes: Vec::new(),
         }
     }
-}
-
-pub(crate) fn mk_server(name: &str) -> Value {
-    json!({
-        "metadata": {
-            "name": name, "uid": uid(name), "generation": 1,
-            "finalizers": [names::FINALIZER],
-        },
-        "spec": {},
-    })
-}
-
-pub(crate) fn mk_set(server: &str) -> Value {
-    json!({
-        "metadata": {
-            "name": names::server(server), "namespace": NAMESPACE, "uid": uid("set"),
-            "labels": { names::SERVER_LABEL: server },
-        },
-        "status": { "replicas": 2, "readyReplicas": 2 },
-    })
-}
-
-pub(crate) fn mk_pod(name: &str, ready: bool) -> Value {
-    json!({
-        "metadata": {
-            "name": name, "namespace": NAMESPACE, "uid": uid(name),
-            "labels": { names::SERVER_LABEL: "default" },
-            "ownerReferences": [{
-                "apiVersion": "apps/v1", "kind": "StatefulSet",
-                "name": names::server("default"), "uid": uid("set"), "controller": true,
-            }],
-        },
-        "spec": {
-            "containers": [{ "name": names::EVALUATOR_CONTAINER, "image": "example.com/e:v1" }],
-        },
-        "status": {
-            "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }],
-        },
-    })
-}
-
-/// Looks like a uid, and is the same for the same name.
-pub(crate) fn uid(name: &str) -> String {
-    let digest = Digest::of(name.as_bytes()).to_string();
-    let hex: String = digest
-        .chars()
-        .filter(char::is_ascii_hexdigit)
-        .rev()
-        .collect();
-    format!("{}-{}-4000-8000-{}", &hex[..8], &hex[8..12], &hex[12..24])
-}
-
-fn parse_options() -> parse::Options {
-    parse::Options {
-        reserved: Reserved {
-            secrets: [names::CA.to_owned()].into(),
-            ..Reserved::default()
-        },
-        ..parse::Options::default()
-    }
-}
-
-fn kind_of(policy: &str) -> Kind {
-    match policy_key(policy).namespace() {
-        Some(_) => Kind::Policies,
-        None => Kind::ClusterPolicies,
-    }
-}
-
-/// The name of a policy's webhook configuration.
-pub(crate) fn webhook_name(policy: &str) -> String {
-    names::webhook_configuration(&policy_key(policy))
-}
-
-fn revision_path(key: &PolicyKey, revision: &RevisionId) -> String {
-    let namespace = key.namespace().unwrap_or(NAMESPACE);
-    format!("{namespace}/{}", names::revision(key, revision.short()))
-}
-
-fn bump_generation(object: &mut Value) {
-    let generation = object["metadata"]["generation"].as_i64().unwrap();
-    object["metadata"]["generation"] = (generation + 1).into();
-}
-
-fn meta_path(meta: &Meta) -> String {
-    match meta.namespace.as_str() {
-        "" => meta.name.clone(),
-        namespace => format!("{namespace}/{}", meta.name),
-    }
-}
-
-/// `namespace/name`, or the name alone.
-fn path(object: &Value) -> String {
-    let text = |field: &str| object["metadata"][field].as_str();
-    let name = text("name").unwrap();
-    text("namespace").map_or_else(|| name.to_owned(), |n| format!("{n}/{name}"))
 }

@@ -6,6 +6,7 @@ mod policies;
 mod recovery;
 mod revisions;
 mod servers;
+mod settings;
 mod statuses;
 mod tenancy;
 mod webhooks;

@@ -1,5 +1,6 @@
 //! Tests that hold in a cluster and in standalone mode.
 
+mod contexts;
 mod deletion;
 mod flips;
 mod policies;

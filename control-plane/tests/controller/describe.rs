@@ -13,6 +13,11 @@ pub(crate) fn describe<B: Backend>(action: &Action<B>) -> Option<String> {
             let name = check.id.key.name();
             format!("verify {name} {}", generation(&check.revision))
         }
+        Action::CheckSettings(check) => {
+            let (name, generation) = (check.id.key.name(), check.generation);
+            format!("check settings of {name} {generation}")
+        }
+        Action::TakeSettings { meta, .. } => format!("take settings of {}", meta.name),
         Action::StoreRevision(store) => {
             let (name, generation) = (store.id.key.name(), store.policy.generation);
             format!("store {name} {generation}")
@@ -59,6 +64,9 @@ pub(crate) fn describe<B: Backend>(action: &Action<B>) -> Option<String> {
         | Action::RemoveServer(_)
         | Action::Publish(..)
         | Action::SetSynced
+        | Action::FollowKinds(_)
+        | Action::FollowCollections(_)
+        | Action::AssignCollections(_)
         | Action::Measure(_) => return None,
     })
 }

@@ -11,10 +11,11 @@ use assent_api::parse::{Module, Rollback};
 use assent_controller::{
     Action, Config, Controller, Failure, Now, Outcome, VetJob,
     action::{EventKind, RollbackError, Status, StatusTarget, StatusUpdate, VerifySignature},
+    contexts::{Assignment, FollowedCollection, KindRef},
 };
 use assent_core::{
     Digest, Millis, Snapshot,
-    fleet::{Connection, Node},
+    fleet::{Connection, Node, feature},
     plane::StreamEvent,
     rollout::PolicyId,
     session::{AppliedSnapshot, Failure as LoadFailure, RefusedSnapshot, Rejection, Report, Stage},
@@ -42,6 +43,10 @@ pub(crate) struct Harness<W: World> {
     statuses: BTreeMap<StatusTarget, Option<StatusUpdate>>,
     events: Vec<String>,
     published: BTreeMap<Arc<str>, Arc<Snapshot>>,
+    /// What is followed and assigned.
+    pub(crate) kinds: Vec<KindRef>,
+    pub(crate) followed: Vec<FollowedCollection>,
+    pub(crate) assigned: BTreeMap<String, Assignment>,
 }
 
 impl<W: World> Harness<W> {
@@ -58,6 +63,16 @@ impl<W: World> Harness<W> {
             ..world.config()
         };
         Self::listed(Self::configured(world, config, []), replicas)
+    }
+
+    /// The same without objects that policies could read.
+    pub(crate) fn without_context(why: &'static str) -> Self {
+        let world = W::with_replicas(&[]);
+        let config = Config {
+            no_context: Some(why),
+            ..world.config()
+        };
+        Self::listed(Self::configured(world, config, []), &[])
     }
 
     fn listed(mut harness: Self, replicas: &[&str]) -> Self {
@@ -100,6 +115,9 @@ impl<W: World> Harness<W> {
             statuses: BTreeMap::new(),
             events: Vec::new(),
             published: BTreeMap::new(),
+            kinds: Vec::new(),
+            followed: Vec::new(),
+            assigned: BTreeMap::new(),
         }
     }
 
@@ -181,11 +199,17 @@ impl<W: World> Harness<W> {
     // === replicas
 
     pub(crate) fn open(&mut self, replica: &str) {
+        self.open_with(replica, &[feature::CONFIRM]);
+    }
+
+    /// A replica with these features connects.
+    pub(crate) fn open_with(&mut self, replica: &str, features: &[&str]) {
         self.streams += 1;
         let event = StreamEvent::Opened {
             node: Node {
                 id: replica.into(),
                 policy_server: "default".into(),
+                features: features.iter().map(ToString::to_string).collect(),
                 ..Node::default()
             },
             identity: String::new(),
@@ -414,6 +438,7 @@ impl<W: World> Harness<W> {
                     EventKind::Condition(condition) => condition.reason.clone(),
                     EventKind::RolledBack { .. } => "RolledBack".into(),
                     EventKind::RollbackRejected(_) => "RollbackRefused".into(),
+                    EventKind::SettingsChanged => "SettingsChanged".into(),
                     EventKind::Revision(incident, _) => incident.as_str().into(),
                 };
                 self.events.push(format!("{} {reason}", event.key.name()));
@@ -423,6 +448,11 @@ impl<W: World> Harness<W> {
             }
             Action::Publish(server, snapshot) => {
                 self.published.insert(server, snapshot);
+            }
+            Action::FollowKinds(kinds) => self.kinds = kinds,
+            Action::FollowCollections(followed) => self.followed = followed,
+            Action::AssignCollections(assignment) => {
+                self.assigned.insert(assignment.server.clone(), *assignment);
             }
             Action::AddServer(_)
             | Action::RemoveServer(_)
@@ -503,6 +533,7 @@ pub(crate) fn mk_module(url: &str) -> Module {
         host_capabilities: Vec::new(),
         signer: None,
         url: url.to_owned(),
+        secret_settings: None,
     }
 }
 

@@ -51,6 +51,7 @@ impl World for StandaloneWorld {
             grace: Duration::from_secs(60),
             sync_deadline: Duration::from_secs(30),
             max_policies_per_namespace: Some(QUOTA),
+            no_context: None,
         }
     }
 

@@ -6,7 +6,7 @@ use ::kube::{Client, Config, client::Body, config::Kubeconfig};
 use hyper::Request;
 use serde_json::Value;
 
-/// Our kind of policy for the whole cluster.
+/// The kind of policy for the whole cluster.
 pub const POLICIES: &str = "/apis/policies.assent.dev/v1alpha1/clusteradmissionpolicies";
 
 /// A client with the rights of a kubeconfig.

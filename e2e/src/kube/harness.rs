@@ -172,6 +172,11 @@ impl Harness {
         self.balancer.set(self.evaluators.iter().map(|e| e.listen));
     }
 
+    /// Sends webhooks to one evaluator only.
+    pub fn send_to(&self, number: usize) {
+        self.balancer.set([self.evaluators[number].listen]);
+    }
+
     /// Files with which a process is a pod, as flags of an evaluator.
     pub async fn credentials(&self, pod: &str) -> [String; 4] {
         self.system.wait_there(&["pod", pod]).await;
@@ -372,7 +377,7 @@ pub fn no_privileged(name: &str, module: &str, exempt: &[&str]) -> Value {
 
 /// The rights that the chart gives the control plane, and no others.
 fn rights() -> String {
-    chart(&["rbac.yaml", "serviceaccount.yaml"])
+    chart(&["context.yaml", "rbac.yaml", "serviceaccount.yaml"])
 }
 
 /// Objects of the chart, by the names of their templates.

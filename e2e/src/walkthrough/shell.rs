@@ -93,7 +93,7 @@ impl Drop for Shell {
 
 impl Outcome {
     fn new(mut output: Vec<String>, status: &str) -> Self {
-        // The mark begins a new line: an empty one where the output ended as lines do.
+        // The mark begins a new line: an empty one if the output ended with a newline.
         output.pop_if(|last| last.is_empty());
         Self {
             output,

@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 use serde_json::{Value, json};
 
 use crate::{
-    edits, faults,
+    command_line, edits, faults,
     installation::{EVALUATORS, Installation, SYSTEM, WORDS, pod, timed, values},
     probe::Probe,
     prometheus, sidecar, uninstall,
@@ -33,6 +33,8 @@ async fn life(site: &Installation) {
     timed("the chart is installed", install).await;
     timed("a policy is enforced", site.protect()).await;
     refused(site).await;
+    let people = command_line::finds_the_leader(site);
+    timed("people see it with a kubeconfig", people).await;
 
     let probe = Probe::start(site);
     edits::two_hundred_pods(site, &probe).await;

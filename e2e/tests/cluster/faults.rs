@@ -16,7 +16,7 @@ use crate::{
 pub(crate) const PLANE: &str = "/usr/bin/assent-control-plane";
 pub(crate) const EVALUATOR: &str = "/usr/bin/assent-evaluator";
 
-/// A node is emptied: the leader's, where modules are not served from it.
+/// A node is drained: the leader's, if modules are not served from it.
 pub(crate) async fn drained_node(site: &Installation, probe: &Probe) {
     let leader = leader(site).await;
     let node = match node(&leader) {

@@ -1,6 +1,7 @@
 //! A Kubernetes with nodes: pods run, and reach each other by name.
 
 mod chart;
+mod command_line;
 mod edits;
 mod faults;
 mod installation;

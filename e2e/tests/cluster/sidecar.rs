@@ -56,8 +56,9 @@ async fn serve(site: &Installation) {
     };
     within_patience("it follows the edit", follows).await;
     let name = format!("{}.{SHOP}", name(pod));
+    let listed = async || is_current(&site.server().await, &name);
+    within_patience("its row says that it follows", listed).await;
     let server = site.server().await;
-    assert!(is_current(&server, &name), "{server:#}");
     assert_eq!(selected(site, &server).await, own);
 }
 

@@ -6,7 +6,9 @@
 mod answers;
 mod bounds;
 mod calls;
+mod client_status;
 mod connections;
+mod context;
 mod evaluator;
 mod evaluator_restart;
 mod folding;

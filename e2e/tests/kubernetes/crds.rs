@@ -88,7 +88,10 @@ async fn kinds_have_names_categories_and_explanations() {
                 "cap.spec.policyServer",
                 "The PolicyServer whose evaluators run the policy",
             ),
-            ("ap.status.rollout.desired", "Replicas that must serve it"),
+            (
+                "ap.status.rollout.desired",
+                "Number of replicas that must serve it",
+            ),
             (
                 "ps.spec.sources.secure.certificateFrom",
                 "Where the authority's certificate is",
@@ -260,7 +263,7 @@ async fn api_server_validates_policies() {
             )
             .await;
             refused(json!({"rules": []}), &["spec.rules"]).await;
-            refused(json!({"module": null}), &["spec.module"]).await;
+            refused(json!({"module": null}), &["give either module or source"]).await;
             let good = json!({"timeoutEvalSeconds": 9, "timeoutSeconds": 10});
             ns.apply(&policy(kind, "checked", good.clone()).to_string())
                 .await;

@@ -1,4 +1,4 @@
-//! The discovery port as people use it: by grpcurl and by our own command, over TLS, each with
+//! The discovery port as people use it: by grpcurl and by the `assent` command, over TLS, each with
 //! a token of a service account.
 
 use std::{

@@ -23,15 +23,15 @@ const EDITS: usize = 50;
 /// Retired revisions that the policy keeps.
 const KEPT: usize = 3;
 
-/// Asks about pods until it is stopped.
-struct Asking {
+/// Asks about pods until it is stopped. Privileged ones must be denied with a message that begins with that word.
+pub(crate) struct Asking {
     stop: Arc<AtomicBool>,
     asked: Arc<AtomicUsize>,
     tasks: Vec<JoinHandle<Vec<String>>>,
 }
 
 impl Asking {
-    fn start(client: &Client) -> Self {
+    pub(crate) fn start(client: &Client) -> Self {
         let stop: Arc<AtomicBool> = Arc::default();
         let asked: Arc<AtomicUsize> = Arc::default();
         let ask = |privileged| {
@@ -43,7 +43,7 @@ impl Asking {
     }
 
     /// Everything that was not answered as every revision answers it.
-    async fn end(self) -> Vec<String> {
+    pub(crate) async fn end(self) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
         let mut wrong = Vec::new();
         for task in self.tasks {
@@ -53,7 +53,7 @@ impl Asking {
     }
 
     /// Waits until each edit meets requests.
-    async fn more(&self) {
+    pub(crate) async fn more(&self) {
         let before = self.asked.load(Ordering::Relaxed);
         let more = async || self.asked.load(Ordering::Relaxed) >= before + 6;
         eventually("requests are answered", more).await;

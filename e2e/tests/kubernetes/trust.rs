@@ -12,7 +12,7 @@ use assent_e2e::{
 use assent_k8s::{
     certificates::{CaManager, Lives, Mode, publish_bundle},
     identity::{Credential, Error, Identity, Live, TokenChecker, Verb},
-    lease::{Elector, Leader, Role, Standing, Timing},
+    lease::{Elector, Leader, LeaderCheck, Role, Timing},
     names,
 };
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ use crate::api::client;
 /// An elector in a thread of its own, as a process is.
 struct Contender {
     role: watch::Receiver<Role>,
-    standing: Standing,
+    leader_check: LeaderCheck,
     shutdown: CancellationToken,
     runtime: tokio::runtime::Handle,
 }
@@ -57,14 +57,14 @@ impl Contender {
                     watch::channel(0).1,
                 );
                 let handle = tokio::runtime::Handle::current();
-                let _ = sender.send((elector.role(), elector.standing(), handle));
+                let _ = sender.send((elector.role(), elector.leader_check(), handle));
                 elector.run(ends).await;
             });
         });
-        let (role, standing, runtime) = receiver.await.unwrap();
+        let (role, leader_check, runtime) = receiver.await.unwrap();
         Self {
             role,
-            standing,
+            leader_check,
             shutdown,
             runtime,
         }
@@ -112,16 +112,16 @@ async fn paused_leader_becomes_a_follower() {
         let first = a.leads().await;
         let b = Contender::start(&ns, "b").await;
         b.follows("a").await;
-        assert_eq!(a.standing.leads(), Some(first));
+        assert_eq!(a.leader_check.leads(), Some(first));
 
         let resume = a.pause();
         let second = b.leads().await;
         assert!(second > first);
         // It has not moved since, and still nobody would take it for the leader.
-        assert_eq!(a.standing.leads(), None);
+        assert_eq!(a.leader_check.leads(), None);
         drop(resume);
         a.follows("b").await;
-        assert_eq!(b.standing.leads(), Some(second));
+        assert_eq!(b.leader_check.leads(), Some(second));
 
         // Who leaves in good order makes room at once: nobody waits for the lease to end.
         b.shutdown.cancel();
@@ -150,7 +150,7 @@ async fn restarted_leader_increments_transitions_and_deleted_lease_is_recreated(
         ns.run(&["delete", "lease", names::LEASE]).await;
         let lease = ns.wait_there(&["lease", names::LEASE]).await;
         assert_eq!(lease["spec"]["leaseTransitions"], second);
-        assert_eq!(two.standing.leads(), Some(second));
+        assert_eq!(two.leader_check.leads(), Some(second));
         // Somebody else's annotation neither ends the term nor is lost.
         ns.run(&["annotate", "lease", names::LEASE, "theirs=x"])
             .await;
@@ -160,7 +160,10 @@ async fn restarted_leader_increments_transitions_and_deleted_lease_is_recreated(
                 && lease["spec"]["renewTime"] != renewed
         })
         .await;
-        eventually("it leads on", async || two.standing.leads() == Some(second)).await;
+        eventually("it leads on", async || {
+            two.leader_check.leads() == Some(second)
+        })
+        .await;
         two.shutdown.cancel();
     })
     .await;

@@ -63,6 +63,7 @@ fn desired(
         uid: POLICY_UID,
         endpoint,
         defaults,
+        confirmed: true,
     });
     all.remove(0)
 }

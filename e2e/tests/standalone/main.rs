@@ -4,8 +4,10 @@
 
 mod cli;
 mod directory;
+mod envoy;
 mod images;
 mod life;
+mod objects;
 mod removal;
 mod rollback;
 mod secure;

@@ -107,6 +107,7 @@ async fn grpcurl_lists_describes_and_calls() {
         "assent.discovery.v1.ModuleService",
         "assent.discovery.v1.ClientStatusService",
         "assent.discovery.v1.CertificateService",
+        "envoy.service.status.v3.ClientStatusDiscoveryService",
         "grpc.health.v1.Health",
     ] {
         assert!(
@@ -149,6 +150,13 @@ async fn grpcurl_lists_describes_and_calls() {
     assert_eq!(status["versionInfo"], set["versionInfo"]);
     assert_eq!(status["replicas"][0]["node"]["id"], "evaluator-0");
     assert_eq!(status["policies"][0]["applied"], 1);
+    let envoy = call(
+        "envoy.service.status.v3.ClientStatusDiscoveryService/FetchClientStatus",
+        r#"{"node_matchers": [{"node_id": {"exact": "evaluator-0"}}]}"#,
+    );
+    let resource = &envoy["config"][0]["genericXdsConfigs"][0];
+    assert_eq!(resource["configStatus"], "SYNCED", "{envoy:#}");
+    assert_eq!(resource["clientStatus"], "ACKED", "{envoy:#}");
     let health = call("grpc.health.v1.Health/Check", "{}");
     assert_eq!(health["status"], "SERVING");
     // Asking leaves no trace in the fold.

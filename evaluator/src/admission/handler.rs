@@ -16,11 +16,13 @@ use super::{
     confirm::{OtherRevisions, confirm},
     response,
     review::{Endpoint, Error, Incoming, check_content_type},
+    subject::AdmissionSubject,
 };
 use crate::{
     active::{ActiveSet, Lookup},
+    decision_log::DecisionLog,
     evaluation::{self, Decision, Evaluation, Executor, Job, Overloaded, Query},
-    metrics::{CodeLabels, Metrics},
+    metrics::{self, CodeLabels, Metrics},
     readiness::Readiness,
 };
 
@@ -30,6 +32,7 @@ pub(crate) struct Handler {
     pub(crate) executor: Arc<Executor>,
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) metrics: Metrics,
+    pub(crate) decisions: DecisionLog,
     /// Whether clients must present a certificate. The handshake verifies it, but does not insist on one: probes have
     /// none, and others get a reason.
     pub(crate) client_certificates: bool,
@@ -64,11 +67,11 @@ impl Handler {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
-        let code = response.status().as_u16();
-        self.metrics
-            .requests
-            .get_or_create(&CodeLabels { code })
-            .inc();
+        let labels = CodeLabels {
+            code: response.status().as_u16(),
+            endpoint: metrics::Endpoint::Reviews,
+        };
+        self.metrics.requests.get_or_create(&labels).inc();
         response
     }
 
@@ -99,8 +102,7 @@ impl Handler {
         let start_by = arrived + route.patience(timeout(request.uri().query()));
         let multiplexed = request.version() >= Version::HTTP_2;
         let reading = self.executor.read(peer.addr.ip().to_canonical());
-        let reading = reading.map_err(|overloaded| self.executor.refuse(overloaded))?;
-        let read = body::read(request.into_body(), reading);
+        let read = body::read(request.into_body(), reading, body::MAX_BODY);
         let read = tokio::time::timeout(BODY_TIMEOUT, read).await;
         let (body, memory) = read.map_err(|_| Error::Slow)?.map_err(|error| {
             if let Error::Overloaded(overloaded) = error {
@@ -120,7 +122,9 @@ impl Handler {
             Endpoint::Confirm => OtherRevisions::of(path, self.active.load_full()),
             _ => OtherRevisions::default(),
         };
-        let review = move |evaluation: &Evaluation| review(evaluation, endpoint, &others, &body);
+        let decisions = self.decisions.clone();
+        let review =
+            move |evaluation: &Evaluation| review(evaluation, endpoint, &others, &decisions, &body);
         match self.executor.run(job, review).await {
             Ok(Err(Error::Overloaded(overloaded))) => Err(self.executor.refuse(overloaded).into()),
             Ok(result) => result,
@@ -146,6 +150,7 @@ fn review(
     evaluation: &Evaluation,
     endpoint: Endpoint,
     others: &OtherRevisions,
+    decisions: &DecisionLog,
     body: &[u8],
 ) -> Result<HttpResponse, Error> {
     let incoming = Incoming::parse(endpoint, body)?;
@@ -154,18 +159,23 @@ fn review(
         monitor: endpoint != Endpoint::Audit,
         join: join_patches,
     };
-    let Decision {
-        mut verdict,
-        policy,
-        overloaded,
-        ..
-    } = match endpoint {
+    let decision = match endpoint {
         Endpoint::Confirm => confirm(evaluation, others, &query),
         _ => evaluation.decide(&query),
     };
-    if overloaded {
+    if decision.overloaded {
         return Err(Overloaded::Evaluations.into());
     }
+    // An audit looks at objects that exist: nobody was refused anything.
+    if endpoint != Endpoint::Audit {
+        let subject = || AdmissionSubject::of(&query.review, &incoming.uid);
+        decisions.record("admission", &(&decision).into(), subject);
+    }
+    let Decision {
+        mut verdict,
+        policy,
+        ..
+    } = decision;
     response::name_revision(&mut verdict, policy.policy.revision.as_str());
     Ok(response::verdict(endpoint, &incoming.uid, &verdict))
 }

@@ -1,4 +1,7 @@
 //! Parses AdmissionReviews once; `request` stays the text that was sent, because policies get it as it is.
+//!
+//! The control plane's own webhooks read reviews into values instead, which they validate and patch: the two share
+//! the format and no code.
 
 use std::borrow::Cow;
 
@@ -153,6 +156,7 @@ impl<'a> Incoming<'a> {
             object: head.object,
             operation,
             raw: false,
+            check: false,
         };
         Ok(Self {
             uid: head.uid,

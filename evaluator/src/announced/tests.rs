@@ -21,6 +21,7 @@ pub(crate) fn mk_policy_of(
         module_digest: Digest::of(content.as_bytes()),
         abi: "wapc".into(),
         settings_json: b"{}".as_slice().into(),
+        settings_salt: [].into(),
         mode: assent_core::Mode::Protect,
         mutating,
         limits: Limits::default(),
@@ -28,6 +29,7 @@ pub(crate) fn mk_policy_of(
         host_capabilities: vec![],
         message: String::new(),
         entrypoint: String::new(),
+        requests: None,
     };
     let key = PolicyKey::cluster(name);
     Arc::new(Policy::new(key, generation, "5f2a9c1e-0000", content, 8))

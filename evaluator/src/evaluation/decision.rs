@@ -29,17 +29,21 @@ pub(crate) struct Decision<'a> {
     pub(crate) failed: bool,
     /// Whether it gave none because the evaluator has no memory left: another replica may have.
     pub(crate) overloaded: bool,
+    /// The message of a denial that monitor mode let pass.
+    pub(crate) monitored: Option<String>,
+    /// Time that the policies took.
+    pub(crate) took: Duration,
 }
 
 /// The fault is the policy's, not the request's.
 const FAILURE_CODE: u16 = 500;
 
-/// Asks each policy in order; the first denial ends it. Also returns the time that the policies took.
+/// Asks each policy in order; the first denial ends it.
 pub(super) fn decide<'a>(
     route: &'a Route,
     query: &Query<'_>,
     on_slow: Option<fn()>,
-) -> (Decision<'a>, Duration) {
+) -> Decision<'a> {
     let (mut all, mut total) = (None, Duration::ZERO);
     for policy in route.policies() {
         let began = Instant::now();
@@ -57,7 +61,10 @@ pub(super) fn decide<'a>(
             break;
         }
     }
-    (all.expect("a route must have a policy"), total)
+    Decision {
+        took: total,
+        ..all.expect("a route must have a policy")
+    }
 }
 
 fn ask<'a>(policy: &'a LoadedPolicy, query: &Query<'_>, on_slow: Option<fn()>) -> Decision<'a> {
@@ -93,6 +100,8 @@ fn ask<'a>(policy: &'a LoadedPolicy, query: &Query<'_>, on_slow: Option<fn()>) -
             policy,
             failed,
             overloaded,
+            monitored: None,
+            took: Duration::ZERO,
         }
     }
 }
@@ -100,13 +109,19 @@ fn ask<'a>(policy: &'a LoadedPolicy, query: &Query<'_>, on_slow: Option<fn()>) -
 /// Monitor mode: operators learn the verdict, and the request passes unchanged.
 fn let_pass(policy: &LoadedPolicy, verdict: Verdict, failed: bool) -> Decision<'_> {
     let mut warnings = verdict.warnings;
+    let mut monitored = None;
     if !verdict.allowed {
         let message = verdict.message.as_deref().unwrap_or("no message");
+        let logged = match policy.policy.content.is_confidential() {
+            true => "withheld, because some settings come from Secrets",
+            false => message,
+        };
         let (name, revision) = (&policy.policy.policy, &policy.policy.revision);
-        tracing::info!(policy = %name, %revision, message = LogText(message).to_string(), "denied in monitor mode; let pass");
+        tracing::info!(policy = %name, %revision, message = LogText(logged).to_string(), "denied in monitor mode; let pass");
         if failed {
             warnings.push(message.to_owned());
         }
+        monitored = Some(message.to_owned());
     }
     let verdict = Verdict {
         allowed: true,
@@ -119,6 +134,8 @@ fn let_pass(policy: &LoadedPolicy, verdict: Verdict, failed: bool) -> Decision<'
         policy,
         failed: false,
         overloaded: false,
+        monitored,
+        took: Duration::ZERO,
     }
 }
 
@@ -129,15 +146,26 @@ fn join<'a>(before: Decision<'a>, next: Decision<'a>, join_patches: JoinPatches)
         policy,
         failed,
         overloaded,
+        monitored,
+        took,
     } = next;
+    let monitored = before.monitored.or(monitored);
     let Verdict {
         patch: earlier,
+        effects: earlier_effects,
         warnings,
         mut audit_annotations,
         ..
     } = before.verdict;
     audit_annotations.append(&mut verdict.audit_annotations);
     verdict.audit_annotations = audit_annotations;
+    // A denied request is not changed.
+    if let (true, Some(mut all)) = (verdict.allowed, earlier_effects) {
+        if let Some(later) = verdict.effects.take() {
+            all.merge(*later);
+        }
+        verdict.effects = Some(all);
+    }
     verdict.warnings.splice(..0, warnings);
     if !verdict.allowed {
         // A denied request is not changed.
@@ -147,6 +175,8 @@ fn join<'a>(before: Decision<'a>, next: Decision<'a>, join_patches: JoinPatches)
             policy,
             failed,
             overloaded,
+            monitored,
+            took,
         };
     }
     verdict.patch = match (earlier, verdict.patch) {
@@ -161,6 +191,8 @@ fn join<'a>(before: Decision<'a>, next: Decision<'a>, join_patches: JoinPatches)
         policy,
         failed,
         overloaded,
+        monitored,
+        took,
     }
 }
 
@@ -174,6 +206,8 @@ fn conflict(policy: &LoadedPolicy) -> Decision<'_> {
         policy,
         failed: true,
         overloaded: false,
+        monitored: None,
+        took: Duration::ZERO,
     }
 }
 

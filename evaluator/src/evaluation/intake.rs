@@ -30,16 +30,19 @@ struct Peer {
     bytes: u64,
 }
 
-/// A request that is being read. What it takes of its peer's share is returned with it.
+/// A request that is being read. Most bodies are there with their headers: such a request takes memory, and a place only
+/// if it has to wait. What it takes of its peer's share is returned with it.
 pub(crate) struct Reading {
     intake: Arc<Intake>,
     peer: IpAddr,
     memory: Reservation,
+    /// Whether it has a place.
+    waits: bool,
 }
 
 /// The memory that the bytes of a request take until its evaluation has ended.
 pub(crate) struct RequestMemory {
-    _memory: Reservation,
+    memory: Reservation,
 }
 
 /// Requests of one peer that may be read at the same time. Bodies arrive within milliseconds: an API server under load
@@ -64,24 +67,14 @@ impl Intake {
         }
     }
 
-    /// Takes a place for a request of which nothing has been read yet.
-    pub(crate) fn begin(self: &Arc<Self>, peer: IpAddr) -> Result<Reading, Overloaded> {
-        let mut peers = self.lock();
-        if peers.requests >= REQUESTS {
-            return Err(Overloaded::Requests);
-        }
-        let share = peers.by_address.entry(peer).or_default();
-        if share.requests >= REQUESTS_PER_PEER {
-            return Err(Overloaded::Peer);
-        }
-        share.requests += 1;
-        peers.requests += 1;
-        drop(peers);
-        Ok(Reading {
+    /// A request of which nothing has been read yet.
+    pub(crate) fn begin(self: &Arc<Self>, peer: IpAddr) -> Reading {
+        Reading {
             intake: self.clone(),
             peer,
             memory: self.bodies.reservation(),
-        })
+            waits: false,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Peers> {
@@ -94,9 +87,37 @@ impl Intake {
 // === impl Reading ===
 
 impl Reading {
+    /// Takes a place: the rest of the body has not arrived.
+    pub(crate) fn wait(&mut self) -> Result<(), Overloaded> {
+        if self.waits {
+            return Ok(());
+        }
+        let bytes = self.memory.bytes();
+        let mut peers = self.intake.lock();
+        if peers.requests >= REQUESTS {
+            return Err(Overloaded::Requests);
+        }
+        let (requests, held) = match peers.by_address.get(&self.peer) {
+            Some(share) => (share.requests, share.bytes),
+            None => (0, 0),
+        };
+        if requests >= REQUESTS_PER_PEER || held.saturating_add(bytes) > self.intake.per_peer {
+            return Err(Overloaded::Peer);
+        }
+        let share = peers.by_address.entry(self.peer).or_default();
+        share.requests += 1;
+        share.bytes += bytes;
+        peers.requests += 1;
+        self.waits = true;
+        Ok(())
+    }
+
     /// Reserves memory for bytes that have arrived.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Overloaded> {
         let bytes = bytes as u64;
+        if !self.waits {
+            return self.memory.grow(bytes).map_err(|_| Overloaded::Memory);
+        }
         let mut peers = self.intake.lock();
         let share = peers.by_address.entry(self.peer).or_default();
         if share.bytes.saturating_add(bytes) > self.intake.per_peer {
@@ -110,33 +131,43 @@ impl Reading {
 
     /// The body is complete: it no longer counts for its peer, only for all.
     pub(crate) fn complete(mut self) -> RequestMemory {
+        self.leave();
         let empty = self.intake.bodies.reservation();
-        let memory = self.leave(empty);
-        RequestMemory { _memory: memory }
+        let memory = std::mem::replace(&mut self.memory, empty);
+        RequestMemory { memory }
     }
 
-    fn leave(&mut self, instead: Reservation) -> Reservation {
-        let memory = std::mem::replace(&mut self.memory, instead);
-        let mut peers = self.intake.lock();
-        if let Some(share) = peers.by_address.get_mut(&self.peer) {
-            share.bytes = share.bytes.saturating_sub(memory.bytes());
+    /// Gives the place up.
+    fn leave(&mut self) {
+        if !std::mem::take(&mut self.waits) {
+            return;
         }
-        memory
-    }
-}
-
-impl Drop for Reading {
-    fn drop(&mut self) {
-        let empty = self.intake.bodies.reservation();
-        drop(self.leave(empty));
+        let bytes = self.memory.bytes();
         let mut peers = self.intake.lock();
         peers.requests -= 1;
         if let Some(share) = peers.by_address.get_mut(&self.peer) {
+            share.bytes = share.bytes.saturating_sub(bytes);
             share.requests -= 1;
             if share.requests == 0 {
                 peers.by_address.remove(&self.peer);
             }
         }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+// === impl RequestMemory ===
+
+impl RequestMemory {
+    /// Reserves memory for what is made of the request.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Overloaded> {
+        let grown = self.memory.grow(bytes as u64);
+        grown.map_err(|_| Overloaded::Memory)
     }
 }
 
@@ -148,14 +179,35 @@ mod tests {
     const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
     const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
+    fn waiting(intake: &Arc<Intake>, peer: IpAddr) -> Result<Reading, Overloaded> {
+        let mut reading = intake.begin(peer);
+        reading.wait().map(|()| reading)
+    }
+
+    #[test]
+    fn bytes_that_came_before_waiting_count_for_the_peer() {
+        let intake = Arc::new(Intake::new(400));
+        let mut reading = intake.begin(A);
+        reading.grow(101).unwrap();
+        assert_eq!(reading.wait(), Err(Overloaded::Peer));
+        drop(reading);
+        let mut reading = intake.begin(A);
+        reading.grow(100).unwrap();
+        reading.wait().unwrap();
+        assert_eq!(reading.grow(1), Err(Overloaded::Peer));
+        drop(reading);
+        assert!(intake.lock().by_address.is_empty());
+        assert_eq!((intake.lock().requests, intake.bodies.used()), (0, 0));
+    }
+
     #[test]
     fn a_peer_has_its_share_of_unfinished_bodies() {
         let intake = Arc::new(Intake::new(400));
-        let (mut one, mut two) = (intake.begin(A).unwrap(), intake.begin(A).unwrap());
+        let (mut one, mut two) = (waiting(&intake, A).unwrap(), waiting(&intake, A).unwrap());
         one.grow(60).unwrap();
         two.grow(40).unwrap();
         assert_eq!(two.grow(1), Err(Overloaded::Peer));
-        intake.begin(B).unwrap().grow(100).unwrap();
+        waiting(&intake, B).unwrap().grow(100).unwrap();
         // A complete body counts for all, no longer for its peer.
         let complete = one.complete();
         two.grow(60).unwrap();
@@ -170,12 +222,12 @@ mod tests {
         let intake = Arc::new(Intake::new(400));
         let held: Vec<_> = (0..4)
             .map(|_| {
-                let mut reading = intake.begin(A).unwrap();
+                let mut reading = waiting(&intake, A).unwrap();
                 reading.grow(100).unwrap();
                 reading.complete()
             })
             .collect();
-        let mut one_more = intake.begin(B).unwrap();
+        let mut one_more = intake.begin(B);
         assert_eq!(one_more.grow(1), Err(Overloaded::Memory));
         drop(held);
         one_more.grow(1).unwrap();
@@ -185,10 +237,10 @@ mod tests {
     fn a_peer_can_not_take_all_places() {
         let intake = Arc::new(Intake::new(1));
         let held: Vec<_> = (0..REQUESTS_PER_PEER)
-            .map(|_| intake.begin(A).unwrap())
+            .map(|_| waiting(&intake, A).unwrap())
             .collect();
-        assert!(matches!(intake.begin(A), Err(Overloaded::Peer)));
-        assert!(intake.begin(B).is_ok());
+        assert!(matches!(waiting(&intake, A), Err(Overloaded::Peer)));
+        assert!(waiting(&intake, B).is_ok());
         drop(held);
         assert!(intake.lock().by_address.is_empty());
     }

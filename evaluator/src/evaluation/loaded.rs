@@ -52,6 +52,7 @@ pub(super) const REASONS: &[&str] = &[
     "bad_answer",
     "rego",
     "overloaded",
+    "context",
     "internal",
 ];
 
@@ -149,6 +150,10 @@ impl LoadedPolicy {
 fn concerns_policy(error: &EvalError) -> bool {
     !matches!(
         error,
-        EvalError::Guest(_) | EvalError::Exit { .. } | EvalError::Rego(_) | EvalError::Overloaded
+        EvalError::Guest(_)
+            | EvalError::Exit { .. }
+            | EvalError::Rego(_)
+            | EvalError::Overloaded
+            | EvalError::Context(_)
     )
 }

@@ -10,10 +10,10 @@ use super::{concurrency::Refusal, *};
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::new(EngineConfig::small()).unwrap());
 
-const ALLOW: &str = r#"{"accepted":true}"#;
-const DENY: &str = r#"{"accepted":false,"message":"no"}"#;
-const MUTATE: &str = r#"{"accepted":true,"mutated_object":{"changed":true}}"#;
-const BROKEN: &str = "not JSON";
+pub(crate) const ALLOW: &str = r#"{"accepted":true}"#;
+pub(crate) const DENY: &str = r#"{"accepted":false,"message":"no"}"#;
+pub(crate) const MUTATE: &str = r#"{"accepted":true,"mutated_object":{"changed":true}}"#;
+pub(crate) const BROKEN: &str = "not JSON";
 
 /// A waPC guest that gives a fixed answer to every operation.
 fn guest(answer: &str) -> Vec<u8> {
@@ -82,7 +82,7 @@ fn soon() -> Instant {
 }
 
 /// Decides about a pod by policies with these answers.
-fn decide<T>(
+pub(crate) fn decide<T>(
     policies: &[(&str, Mode)],
     monitor: bool,
     join: decision::JoinPatches,
@@ -102,10 +102,10 @@ fn decide<T>(
         monitor,
         join,
     };
-    check(decision::decide(&route, &query, None).0)
+    check(decision::decide(&route, &query, None))
 }
 
-fn never(_: &[u8], _: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn never(_: &[u8], _: &[u8]) -> Option<Vec<u8>> {
     None
 }
 

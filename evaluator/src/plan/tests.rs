@@ -227,7 +227,7 @@ fn a_recreated_policy_is_another_object() {
 }
 
 #[test]
-fn no_stand_in_across_a_change_of_mutating() {
+fn change_of_mutating_has_no_stand_in() {
     let (one, two) = (mk_policy("a", 1, "x"), mk_policy_of("a", 2, "y", true));
     let set = mk_set(&[(&two, RouteState::Active)]);
     let result = RoutingTable::new(&set, &loaded(&[&one]), &failed(&two));
@@ -252,5 +252,27 @@ fn names_are_taken_apart() {
         "a/99999999999999999999-x",
     ] {
         assert_eq!(RevisionName::parse(bad), None, "{bad}");
+    }
+}
+
+/// Otherwise one tenant's policy would keep injected evaluators of others from becoming ready.
+#[test]
+fn a_revision_whose_settings_are_withheld_is_not_waited_for() {
+    let (a, b) = (mk_policy("a", 1, "x"), mk_policy("b", 1, "y"));
+    let known = mk_set(&[(&a, RouteState::Active), (&b, RouteState::Active)]);
+    for withheld in [false, true] {
+        let mut offers = known.offers().clone();
+        let offer = Offer {
+            revision: a.revision.clone(),
+            content_digest: a.content_digest,
+            body: Err("withheld".into()),
+            withheld,
+        };
+        offers.insert(a.revision.clone(), Arc::new(offer));
+        let set = Announced::new(offers, known.routes().clone());
+        let table = RoutingTable::new(&set, &loaded(&[&b]), &failed(&a));
+        check_path(&table, &a, None);
+        check_path(&table, &b, Some(&b));
+        assert_eq!(table.active_complete, withheld);
     }
 }

@@ -56,8 +56,10 @@ fn spec(module: &Module, policy: &Policy) -> Result<PolicySpec, Failure> {
         entrypoint: content.entrypoint.clone(),
         host_capabilities: content.host_capabilities.clone(),
         message: content.message.clone(),
+        check: content.requests.is_some(),
         raw: metadata.is_some_and(|metadata| metadata.policy_type == PolicyType::Raw),
         name: policy.policy.to_string(),
+        confidential: content.is_confidential(),
         ..PolicySpec::new(abi)
     })
 }

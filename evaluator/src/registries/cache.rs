@@ -1,4 +1,4 @@
-//! Replies of registries that are still fresh. Bounded in time, number and bytes.
+//! Replies that are still fresh, of registries and of access reviews. Bounded in time, number and bytes.
 //!
 //! Hand-written rather than moka: its cache has one bound, on the number or on the weight of
 //! entries, enforces it some time after it was exceeded, and may decline a new entry in favour
@@ -22,9 +22,18 @@ const MAX_ENTRIES: usize = 4096;
 /// Manifests and configurations have some KiB each.
 const MAX_BYTES: usize = 16 << 20;
 
+/// Bounds of a cache.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    /// How long a reply is used.
+    pub(crate) fresh: Duration,
+    pub(crate) entries: usize,
+    pub(crate) bytes: usize,
+}
+
 /// Replies by the digest of the request.
-#[derive(Default)]
-pub(super) struct Cache {
+pub(crate) struct Cache {
+    bounds: Bounds,
     replies: HashMap<Digest, (Bytes, Instant)>,
     /// Oldest first; each is fresh for the same time.
     order: VecDeque<(Digest, Instant)>,
@@ -33,15 +42,35 @@ pub(super) struct Cache {
 
 // === impl Cache ===
 
+/// For replies of registries.
+impl Default for Cache {
+    fn default() -> Self {
+        Self::new(Bounds {
+            fresh: FRESH,
+            entries: MAX_ENTRIES,
+            bytes: MAX_BYTES,
+        })
+    }
+}
+
 impl Cache {
-    pub(super) fn get(&self, key: &Digest, now: Instant) -> Option<&Bytes> {
-        let (reply, since) = self.replies.get(key)?;
-        is_fresh(*since, now).then_some(reply)
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            replies: HashMap::new(),
+            order: VecDeque::new(),
+            bytes: 0,
+        }
     }
 
-    pub(super) fn put(&mut self, key: Digest, reply: Bytes, now: Instant) {
+    pub(crate) fn get(&self, key: &Digest, now: Instant) -> Option<&Bytes> {
+        let (reply, since) = self.replies.get(key)?;
+        self.is_fresh(*since, now).then_some(reply)
+    }
+
+    pub(crate) fn put(&mut self, key: Digest, reply: Bytes, now: Instant) {
         // One reply must not evict all others.
-        if reply.len() > MAX_BYTES / 4 || self.get(&key, now).is_some() {
+        if reply.len() > self.bounds.bytes / 4 || self.get(&key, now).is_some() {
             return;
         }
         self.remove(&key);
@@ -49,8 +78,8 @@ impl Cache {
         self.replies.insert(key, (reply, now));
         self.order.push_back((key, now));
         while let Some((oldest, since)) = self.order.front().copied() {
-            let full = self.replies.len() > MAX_ENTRIES || self.bytes > MAX_BYTES;
-            if is_fresh(since, now) && !full {
+            let full = self.replies.len() > self.bounds.entries || self.bytes > self.bounds.bytes;
+            if self.is_fresh(since, now) && !full {
                 break;
             }
             self.order.pop_front();
@@ -66,10 +95,10 @@ impl Cache {
             self.bytes -= reply.len();
         }
     }
-}
 
-fn is_fresh(since: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(since) < FRESH
+    fn is_fresh(&self, since: Instant, now: Instant) -> bool {
+        now.saturating_duration_since(since) < self.bounds.fresh
+    }
 }
 
 #[cfg(test)]

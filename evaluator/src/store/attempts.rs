@@ -12,7 +12,7 @@ use std::{
 
 use assent_core::{Digest, RevisionId};
 
-use super::Store;
+use super::{Seal, Store};
 use crate::failure::{Failure, Stage};
 
 /// A marker; removed when the attempt is over, whatever its outcome, unless the process dies.
@@ -61,14 +61,14 @@ impl Store {
             self.root.join("attempts").join(what.hex()),
             self.root.join("crashed").join(what.hex()),
         );
-        let before = Marker::read(&record);
+        let before = Marker::read(&self.seal, what, &record);
         let text = Marker {
             stage: stage.as_str().to_owned(),
             processes: before.as_ref().map_or(0, |before| before.processes) + 1,
             served: before.is_some_and(|before| before.served),
             revision: revision.to_string(),
         };
-        if let Err(error) = fs::write(&marker, text.to_string()) {
+        if let Err(error) = fs::write(&marker, text.signed(&self.seal, what)) {
             tracing::warn!(path = %marker.display(), %error, "failed to write an attempt marker");
         }
         Attempt { marker, record }
@@ -94,7 +94,7 @@ impl Store {
         }
         let mut all = Crashed::default();
         for entry in fs::read_dir(&crashed).into_iter().flatten().flatten() {
-            let Some((digest, marker)) = recorded(&entry.path(), served) else {
+            let Some((digest, marker)) = recorded(&self.seal, &entry.path(), served) else {
                 continue;
             };
             if marker.served && marker.processes <= AT_ONCE {
@@ -114,14 +114,14 @@ impl Store {
 }
 
 /// A record and what it is about. That it was served is written down: the next set on disk may not have it.
-fn recorded(path: &Path, served: &HashSet<Digest>) -> Option<(Digest, Marker)> {
-    let digest = format!("sha256:{}", path.file_name()?.to_str()?)
+fn recorded(seal: &Seal, path: &Path, served: &HashSet<Digest>) -> Option<(Digest, Marker)> {
+    let digest: Digest = format!("sha256:{}", path.file_name()?.to_str()?)
         .parse()
         .ok()?;
-    let mut marker = Marker::read(path)?;
+    let mut marker = Marker::read(seal, &digest, path)?;
     if !marker.served && served.contains(&digest) {
         marker.served = true;
-        if let Err(error) = fs::write(path, marker.to_string()) {
+        if let Err(error) = fs::write(path, marker.signed(seal, &digest)) {
             tracing::warn!(path = %path.display(), %error, "failed to keep an attempt marker");
         }
     }
@@ -145,8 +145,19 @@ impl Drop for Attempt {
 // === impl Marker ===
 
 impl Marker {
-    fn read(path: &Path) -> Option<Self> {
-        Some(Self::parse(&fs::read_to_string(path).ok()?))
+    /// A marker that is not authentic is ignored: whoever can write to the directory could keep this evaluator from
+    /// loading what he likes.
+    fn read(seal: &Seal, what: &Digest, path: &Path) -> Option<Self> {
+        let file = fs::read_to_string(path).ok()?;
+        let line = seal.check(&what.to_string(), &file);
+        if line.is_none() {
+            tracing::warn!(path = %path.display(), "ignoring an attempt marker that is not authentic");
+        }
+        line.map(Self::parse)
+    }
+
+    fn signed(&self, seal: &Seal, what: &Digest) -> String {
+        seal.sign(&what.to_string(), &self.to_string())
     }
 
     /// A marker that can't be read, or that an older version wrote, is of new content.

@@ -9,5 +9,6 @@ pub(crate) fn kept_set(bytes: &[u8]) -> bool {
 
 /// The bytes under a seal that is right: without it chance would never get further.
 pub(crate) fn set(bytes: &[u8]) -> bool {
-    kept_set(&Seal::Digest.wrap(true, bytes))
+    let file = Seal::Digest.wrap(true, bytes);
+    file.is_ok_and(|file| kept_set(&file))
 }

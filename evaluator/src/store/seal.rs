@@ -1,31 +1,43 @@
-//! What shows that the set on disk is the one that was written.
+//! What shows that files of the state directory are as they were written, and keeps the set confidential.
 
 use std::{fs, io, path::Path};
 
 use assent_core::Digest;
-use aws_lc_rs::hmac;
+use aws_lc_rs::{
+    aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey},
+    hmac,
+};
 
 use super::{Error, io_error};
 
 /// How the set on disk is sealed.
 pub(crate) enum Seal {
-    /// By its digest: damage is noticed, a forgery is not.
+    /// By its digest: damage is noticed, a forgery is not, and everybody who can read the file reads the set.
     Digest,
-    /// By a key that is not in the directory: who can write there, but does not have the key, can't forge a set. An
-    /// older set of the same PolicyServer can still be put back.
-    Key {
-        /// Boxed: it is a kilobyte of prepared state.
-        key: Box<hmac::Key>,
-        policy_server: String,
-    },
+    /// By a key that is not in the directory: who can access the directory, but does not have the key, can't read or
+    /// forge a set. An older set of the same PolicyServer can still be put back.
+    Key(Box<SealingKey>),
+}
+
+/// A key, prepared for its uses.
+pub(crate) struct SealingKey {
+    cipher: RandomizedNonceKey,
+    /// Sets of earlier versions were authenticated and not encrypted.
+    mac: hmac::Key,
+    /// Authenticates small files beside the set.
+    notes: hmac::Key,
+    policy_server: String,
 }
 
 /// First lines of the set's file; the number changes with its format.
 pub(super) const BY_DIGEST: &[u8] = b"assent-set-1\n";
-const BY_KEY: &[u8] = b"assent-set-2\n";
+const AUTHENTICATED: &[u8] = b"assent-set-2\n";
+const ENCRYPTED: &[u8] = b"assent-set-3\n";
 
 /// Shorter keys could be guessed.
 const SHORTEST_KEY: usize = 32;
+
+const CUT_OFF: &str = "it is cut off";
 
 // === impl Seal ===
 
@@ -47,58 +59,136 @@ impl Seal {
                 why: format!("a key has at least {SHORTEST_KEY} characters"),
             });
         }
-        Ok(Self::Key {
-            key: Box::new(hmac::Key::new(hmac::HMAC_SHA256, key)),
-            policy_server: policy_server.to_owned(),
-        })
+        Ok(Self::Key(Box::new(SealingKey::new(key, policy_server))))
     }
 
-    /// The file of a set: a header that names the kind of seal, whether the set is whole, the seal, the set.
-    pub(super) fn wrap(&self, whole: bool, body: &[u8]) -> Vec<u8> {
+    /// Whether only those who have the key can read what is sealed.
+    pub(super) fn is_confidential(&self) -> bool {
+        matches!(self, Self::Key(_))
+    }
+
+    /// The file of a set: a header that names the kind of seal, whether the set is whole, the sealed set.
+    pub(super) fn wrap(&self, whole: bool, body: &[u8]) -> Result<Vec<u8>, String> {
         let whole = u8::from(whole);
         match self {
             Self::Digest => {
                 let digest = Digest::of(&[&[whole], body].concat());
-                [BY_DIGEST, &[whole], digest.as_bytes(), body].concat()
+                Ok([BY_DIGEST, &[whole], digest.as_bytes(), body].concat())
             }
-            Self::Key { key, policy_server } => {
-                let tag = hmac::sign(key, &message(policy_server, whole, body));
-                [BY_KEY, &[whole], tag.as_ref(), body].concat()
+            Self::Key(key) => {
+                let sealed = key.encrypt(whole, body)?;
+                Ok([ENCRYPTED, &[whole], &sealed].concat())
             }
+        }
+    }
+
+    /// A line that is kept in a small file, `name`, beside the set; authenticated if there is a key. An older line of
+    /// the same file can be put back.
+    pub(super) fn sign(&self, name: &str, line: &str) -> String {
+        match self {
+            Self::Digest => format!("{line}\n"),
+            Self::Key(key) => format!("{line}\t{}\n", hex::encode(key.tag(name, line))),
+        }
+    }
+
+    /// The line of a file that [`Seal::sign`] wrote; none if it is not authentic.
+    pub(super) fn check<'a>(&self, name: &str, file: &'a str) -> Option<&'a str> {
+        let file = file.trim_end_matches('\n');
+        match (self, file.rsplit_once('\t')) {
+            // A key was there before, and is gone.
+            (Self::Digest, Some((line, _))) => Some(line),
+            (Self::Digest, None) => Some(file),
+            (Self::Key(key), Some((line, tag))) => {
+                let tag = hex::decode(tag).ok()?;
+                hmac::verify(&key.notes, &key.note(name, line), &tag).ok()?;
+                Some(line)
+            }
+            (Self::Key(_), None) => None,
         }
     }
 
     /// The content of a file, if its seal is right. With a key nothing else counts.
-    pub(super) fn open<'a>(&self, file: &'a [u8]) -> Result<(bool, &'a [u8]), String> {
-        let (header, other) = match self {
-            Self::Digest => (BY_DIGEST, BY_KEY),
-            Self::Key { .. } => (BY_KEY, BY_DIGEST),
-        };
-        let Some(rest) = file.strip_prefix(header) else {
-            return Err(match (self, file.starts_with(other)) {
-                (Self::Digest, true) => "it was written with a key: give --state-key".into(),
-                (Self::Key { .. }, true) => "it was written without a key".into(),
-                _ => "it does not begin with the expected header".into(),
-            });
-        };
-        let (whole, rest) = rest.split_first().ok_or("it is cut off")?;
-        let (seal, body) = rest.split_first_chunk::<32>().ok_or("it is cut off")?;
-        let right = match self {
-            Self::Digest => Digest::of(&[&[*whole], body].concat()) == Digest::from_raw(*seal),
-            Self::Key { key, policy_server } => {
-                hmac::verify(key, &message(policy_server, *whole, body), seal).is_ok()
+    pub(super) fn open(&self, file: &[u8]) -> Result<(bool, Vec<u8>), String> {
+        let (header, rest) = split_header(file)?;
+        let (whole, rest) = rest.split_first().ok_or(CUT_OFF)?;
+        let body = match (self, header) {
+            (Self::Digest, BY_DIGEST) => {
+                let (seal, body) = rest.split_first_chunk::<32>().ok_or(CUT_OFF)?;
+                let digest = Digest::of(&[&[*whole], body].concat());
+                (digest == Digest::from_raw(*seal)).then(|| body.to_vec())
             }
+            (Self::Key(key), ENCRYPTED) => key.decrypt(*whole, rest)?,
+            (Self::Key(key), AUTHENTICATED) => key.verify(*whole, rest)?,
+            (Self::Digest, _) => return Err("it was written with a key: give --state-key".into()),
+            (Self::Key(_), _) => return Err("it was written without a key".into()),
         };
-        match right {
-            true => Ok((*whole == 1, body)),
-            false => Err("its content does not match its seal".into()),
-        }
+        let body = body.ok_or("its content does not match its seal")?;
+        Ok((*whole == 1, body))
     }
 }
 
-/// A set of another PolicyServer is not one of this.
-fn message(policy_server: &str, whole: u8, body: &[u8]) -> Vec<u8> {
-    [policy_server.as_bytes(), &[0, whole], body].concat()
+// === impl SealingKey ===
+
+impl SealingKey {
+    fn new(key: &[u8], policy_server: &str) -> Self {
+        let mac = hmac::Key::new(hmac::HMAC_SHA256, key);
+        let derived = hmac::sign(&mac, b"assent.set.encryption");
+        let cipher = RandomizedNonceKey::new(&AES_256_GCM, derived.as_ref());
+        Self {
+            cipher: cipher.expect("a hash of 32 bytes must be a key"),
+            notes: hmac::Key::new(
+                hmac::HMAC_SHA256,
+                hmac::sign(&mac, b"assent.notes").as_ref(),
+            ),
+            mac,
+            policy_server: policy_server.to_owned(),
+        }
+    }
+
+    fn encrypt(&self, whole: u8, body: &[u8]) -> Result<Vec<u8>, String> {
+        let mut text = body.to_vec();
+        let aad = Aad::from(self.context(whole));
+        let nonce = self.cipher.seal_in_place_append_tag(aad, &mut text);
+        let nonce = nonce.map_err(|_| "failed to encrypt it")?;
+        Ok([&nonce.as_ref()[..], &text].concat())
+    }
+
+    fn decrypt(&self, whole: u8, sealed: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        let (nonce, text) = sealed.split_first_chunk::<NONCE_LEN>().ok_or(CUT_OFF)?;
+        let mut text = text.to_vec();
+        let aad = Aad::from(self.context(whole));
+        let opened =
+            self.cipher
+                .open_in_place(Nonce::assume_unique_for_key(*nonce), aad, &mut text);
+        Ok(opened.ok().map(|body| body.to_vec()))
+    }
+
+    fn verify(&self, whole: u8, sealed: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        let (seal, body) = sealed.split_first_chunk::<32>().ok_or(CUT_OFF)?;
+        let message = [&self.context(whole), body].concat();
+        let is_right = hmac::verify(&self.mac, &message, seal).is_ok();
+        Ok(is_right.then(|| body.to_vec()))
+    }
+
+    fn tag(&self, name: &str, line: &str) -> hmac::Tag {
+        hmac::sign(&self.notes, &self.note(name, line))
+    }
+
+    fn note(&self, name: &str, line: &str) -> Vec<u8> {
+        [&self.policy_server, name, line].join("\0").into_bytes()
+    }
+
+    /// A set of another PolicyServer is not one of this.
+    fn context(&self, whole: u8) -> Vec<u8> {
+        [self.policy_server.as_bytes(), &[0, whole]].concat()
+    }
+}
+
+fn split_header(file: &[u8]) -> Result<(&'static [u8], &[u8]), String> {
+    let headers = [BY_DIGEST, AUTHENTICATED, ENCRYPTED].into_iter();
+    let mut found = headers.filter_map(|header| Some((header, file.strip_prefix(header)?)));
+    let found = found.next();
+    found.ok_or_else(|| "it does not begin with the expected header".into())
 }
 
 #[cfg(test)]
@@ -117,8 +207,8 @@ mod tests {
     #[test]
     fn only_the_same_key_opens_a_set() {
         let seal = mk_seal(KEY, "default");
-        let file = seal.wrap(true, b"set");
-        assert_eq!(seal.open(&file).unwrap(), (true, &b"set"[..]));
+        let file = seal.wrap(true, b"set").unwrap();
+        assert_eq!(seal.open(&file).unwrap(), (true, b"set".to_vec()));
         assert!(mk_seal(&format!("{KEY}\n"), "default").open(&file).is_ok());
         let strangers = [
             mk_seal(&KEY.replace('0', "1"), "default"),
@@ -127,7 +217,7 @@ mod tests {
         ];
         for stranger in strangers {
             assert!(stranger.open(&file).is_err());
-            assert!(seal.open(&stranger.wrap(true, b"set")).is_err());
+            assert!(seal.open(&stranger.wrap(true, b"set").unwrap()).is_err());
         }
         for at in 0..file.len() {
             let mut bad = file.clone();
@@ -135,6 +225,41 @@ mod tests {
             assert!(seal.open(&bad).is_err(), "{at}");
             assert!(seal.open(&file[..at]).is_err(), "{at}");
         }
+    }
+
+    #[test]
+    fn only_the_same_key_signs_a_line() {
+        let seal = mk_seal(KEY, "default");
+        let file = seal.sign("leadership", "7");
+        assert_eq!(seal.check("leadership", &file), Some("7"));
+        assert_eq!(seal.check("other", &file), None);
+        assert_eq!(seal.check("leadership", &file.replace('7', "8")), None);
+        assert_eq!(seal.check("leadership", "7\n"), None);
+        assert_eq!(mk_seal(KEY, "other").check("leadership", &file), None);
+        let stranger = mk_seal(&KEY.replace('0', "1"), "default");
+        assert_eq!(stranger.check("leadership", &file), None);
+        let plain = Seal::Digest.sign("leadership", "7");
+        assert_eq!(plain, "7\n");
+        for file in [&plain, &file] {
+            assert_eq!(Seal::Digest.check("leadership", file), Some("7"));
+        }
+    }
+
+    #[test]
+    fn a_key_keeps_a_set_confidential() {
+        let file = mk_seal(KEY, "default").wrap(true, b"hunter2").unwrap();
+        assert!(!file.windows(7).any(|window| window == b"hunter2"));
+    }
+
+    #[test]
+    fn a_set_of_an_earlier_version_is_opened() {
+        let seal = mk_seal(KEY, "default");
+        let mac = hmac::Key::new(hmac::HMAC_SHA256, KEY.as_bytes());
+        let tag = hmac::sign(&mac, b"default\0\x01set");
+        let file = [AUTHENTICATED, &[1], tag.as_ref(), b"set"].concat();
+        assert_eq!(seal.open(&file).unwrap(), (true, b"set".to_vec()));
+        let forged = [AUTHENTICATED, &[1], tag.as_ref(), b"sat"].concat();
+        assert!(seal.open(&forged).is_err());
     }
 
     #[test]

@@ -66,8 +66,9 @@ fn a_forged_set_with_a_right_checksum_is_not_believed() {
         .values()
         .map(|o| o.body.clone().unwrap())
         .collect();
+    let policies: Vec<&Arc<Policy>> = policies.iter().collect();
     // Routes are left out, the version is the old one.
-    let body = crate::wire::write_set(&set.version(), &policies, []);
+    let body = crate::wire::write_set(&set.version(), &policies, &[]);
     let digest = Digest::of(&[&[1], body.as_slice()].concat());
     let forged = [seal::BY_DIGEST, &[1], digest.as_bytes(), &body].concat();
     fs::write(dir.path().join("set"), forged).unwrap();
@@ -199,4 +200,74 @@ fn files_are_private() {
         .mode();
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(store.read("tls.key").unwrap(), b"secret");
+}
+
+/// A set in which `a` has settings that come from Secrets.
+fn save_confidential(dir: &Path, seal: Seal) -> (Store, Announced) {
+    let mut a = Policy::clone(&mk_policy("a", 1, "x"));
+    a.content.settings_json = (*b"{\"token\":\"hunter2\"}").into();
+    a.content.settings_salt = (*b"pepper").into();
+    a.content_digest = a.content.digest();
+    let (a, b) = (Arc::new(a), mk_policy("b", 2, "y"));
+    let set = mk_set(&[(&a, RouteState::Active), (&b, RouteState::Active)]);
+    let policies = [a, b].map(|p| (p.revision.clone(), p)).into();
+    let store = Store::open(dir, seal).unwrap();
+    store.save(&policies, set.routes(), true).unwrap();
+    let file = fs::read(dir.join("set")).unwrap();
+    for secret in [&b"hunter2"[..], b"pepper"] {
+        let mut windows = file.windows(secret.len());
+        assert!(!windows.any(|window| window == secret));
+    }
+    (store, set)
+}
+
+#[test]
+fn settings_from_secrets_are_kept_with_a_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = tempfile::NamedTempFile::new().unwrap();
+    fs::write(key.path(), "0123456789abcdef0123456789abcdef").unwrap();
+    let seal = Seal::read(key.path(), "default").unwrap();
+    let (store, set) = save_confidential(dir.path(), seal);
+    let restored = store.load().unwrap().unwrap();
+    assert_eq!(restored, Restored { set, whole: true });
+}
+
+#[test]
+fn settings_from_secrets_are_left_out_without_a_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, set) = save_confidential(dir.path(), Seal::Digest);
+    let restored = store.load().unwrap().unwrap();
+    assert!(!restored.whole);
+    assert_eq!(restored.set.version(), set.version());
+    let bodies: Vec<bool> = restored
+        .set
+        .offers()
+        .values()
+        .map(|o| o.body.is_ok())
+        .collect();
+    assert_eq!(bodies, [false, true], "only the other policy is served");
+}
+
+#[test]
+fn forged_term_and_markers_are_ignored_with_a_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = tempfile::NamedTempFile::new().unwrap();
+    fs::write(key.path(), "0123456789abcdef0123456789abcdef").unwrap();
+    let seal = Seal::read(key.path(), "default").unwrap();
+    let store = Store::open(dir.path(), seal).unwrap();
+    store.keep_term(7).unwrap();
+    assert_eq!(store.term().unwrap(), 7);
+    fs::write(dir.path().join("leadership"), "18446744073709551615\n").unwrap();
+    assert_eq!(store.term().unwrap(), 0);
+    let what = Digest::of(b"new content");
+    let revision = assent_core::RevisionId::from_wire("cluster/a/1-5f2a9c1e");
+    let marker = dir.path().join("attempts").join(what.hex());
+    fs::write(&marker, "self_test 1 new cluster/a/1-5f2a9c1e").unwrap();
+    assert_eq!(store.crashed(&HashSet::new()), Crashed::default());
+    // The evaluator's own marker counts, for that content alone.
+    std::mem::forget(store.attempt(&what, &revision, Stage::SelfTest));
+    let other = Digest::of(b"other content");
+    fs::copy(&marker, dir.path().join("attempts").join(other.hex())).unwrap();
+    let crashed = store.crashed(&HashSet::new());
+    assert_eq!(crashed.failures.keys().collect::<Vec<_>>(), [&what]);
 }

@@ -69,7 +69,9 @@ impl DiscoveryClient {
     /// Runs one stream to its end.
     pub(crate) async fn session(&mut self, connection: Connection) -> End {
         self.modules = Some(Modules::new(connection.clone()));
+        self.live.store(Some(Arc::new(connection.clone())));
         let stop = self.follow(connection).await;
+        self.live.store(None);
         let worked = self.machine.has_applied();
         self.modules = None;
         let mut nothing = Vec::new();
@@ -102,8 +104,11 @@ impl DiscoveryClient {
             self.connector.clone(),
             self.node.clone(),
         );
+        let replication = self.context.clone();
+        let objects = replication.run(connection.clone(), node.clone());
+        let mut context_changes = replication.data().changes();
         let health = health::run(connection, connector, node, active);
-        tokio::pin!(health);
+        tokio::pin!(health, objects);
         loop {
             let (retry_at, resync_at) = (session.retry_at, session.resync_at);
             let input = tokio::select! {
@@ -133,6 +138,8 @@ impl DiscoveryClient {
                     }
                     continue;
                 }
+                Ok(()) = context_changes.changed() => Input::ContextChanged,
+                () = &mut objects => continue,
                 () = &mut health => return Stop::Reconnect,
             };
             if let Err(stop) = self.act(input, &mut session) {

@@ -22,7 +22,9 @@ fn message() -> v1::DeltaPolicyDiscoveryResponse {
         .values()
         .map(|o| o.body.clone().unwrap())
         .collect();
-    let bytes = write_set(&set.version(), &policies, set.routes().values());
+    let policies: Vec<_> = policies.iter().collect();
+    let routes: Vec<_> = set.routes().values().collect();
+    let bytes = write_set(&set.version(), &policies, &routes);
     v1::DeltaPolicyDiscoveryResponse::decode(bytes.as_slice()).unwrap()
 }
 

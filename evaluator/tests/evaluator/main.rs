@@ -3,17 +3,25 @@
 #![allow(clippy::unwrap_used)]
 
 mod attack;
+mod context;
 mod discovery;
 mod guests;
 mod http;
+mod images;
 mod memory;
 mod peer;
 mod registries;
+// The registry and the signer of `oci`'s tests, which use more of them.
+#[allow(dead_code)]
+#[path = "../../../oci/tests/registry/registry.rs"]
 mod registry;
 mod restart;
 mod reviews;
 mod secure;
 mod set;
+#[allow(dead_code)]
+#[path = "../../../oci/tests/registry/signer.rs"]
+mod signer;
 mod swap;
 
 use std::time::Duration;

@@ -14,6 +14,7 @@ use assent_core::Digest;
 use assent_proto::v1::{
     self,
     certificate_service_server::{CertificateService, CertificateServiceServer},
+    context_service_server::{ContextService, ContextServiceServer},
     module_service_server::{ModuleService, ModuleServiceServer},
     policy_discovery_service_server::{PolicyDiscoveryService, PolicyDiscoveryServiceServer},
 };
@@ -35,6 +36,7 @@ pub(crate) struct Peer {
     addr: SocketAddr,
     scheme: &'static str,
     streams: mpsc::Receiver<Stream>,
+    context: mpsc::Receiver<ContextStream>,
     pub(crate) shared: Arc<Shared>,
     server: JoinHandle<()>,
 }
@@ -44,6 +46,13 @@ pub(crate) struct Stream {
     pub(crate) hello: v1::DeltaPolicyDiscoveryRequest,
     inbound: Streaming<v1::DeltaPolicyDiscoveryRequest>,
     outbound: mpsc::Sender<Result<v1::DeltaPolicyDiscoveryResponse, Status>>,
+}
+
+/// One context stream that the evaluator opened.
+pub(crate) struct ContextStream {
+    pub(crate) hello: v1::ContextRequest,
+    inbound: Streaming<v1::ContextRequest>,
+    outbound: mpsc::Sender<Result<v1::ContextResponse, Status>>,
 }
 
 /// What calls are answered from.
@@ -58,6 +67,9 @@ pub(crate) struct Shared {
     pub(crate) health: Mutex<Vec<v1::HealthCheckRequest>>,
     /// What opening a stream is refused with.
     pub(crate) refusal: Mutex<Option<Status>>,
+    /// Live reads that were asked for, and what they are answered with.
+    pub(crate) queries: Mutex<Vec<v1::ContextQuery>>,
+    pub(crate) reply: Mutex<Option<v1::ContextAnswer>>,
 }
 
 /// TLS and the token that clients must present.
@@ -72,6 +84,7 @@ pub(crate) struct Ca(pub(crate) Arc<rcgen::CertifiedIssuer<'static, rcgen::KeyPa
 
 struct Service {
     streams: mpsc::Sender<Stream>,
+    context: mpsc::Sender<ContextStream>,
     shared: Arc<Shared>,
 }
 
@@ -97,9 +110,11 @@ impl Peer {
         let listener = TcpListener::bind(addr).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (sender, streams) = mpsc::channel(16);
+        let (context_sender, context) = mpsc::channel(16);
         let shared = Arc::new(Shared::default());
         let service = || Service {
             streams: sender.clone(),
+            context: context_sender.clone(),
             shared: shared.clone(),
         };
         let (tls, token) = secure.map(|secure| (secure.tls, secure.token)).unzip();
@@ -123,7 +138,8 @@ impl Peer {
             .layer(InterceptorLayer::new(check))
             .add_optional_service(signer)
             .add_service(PolicyDiscoveryServiceServer::new(service()))
-            .add_service(ModuleServiceServer::new(service()));
+            .add_service(ModuleServiceServer::new(service()))
+            .add_service(ContextServiceServer::new(service()));
         let server = tokio::spawn(async move {
             router
                 .serve_with_incoming(TcpListenerStream::new(listener))
@@ -134,6 +150,7 @@ impl Peer {
             addr,
             scheme,
             streams,
+            context,
             shared,
             server,
         }
@@ -160,6 +177,14 @@ impl Peer {
     /// The next stream that the evaluator opens, with its first message.
     pub(crate) async fn stream(&mut self) -> Stream {
         tokio::time::timeout(PATIENCE, self.streams.recv())
+            .await
+            .unwrap()
+            .unwrap()
+    }
+
+    /// The next context stream that the evaluator opens.
+    pub(crate) async fn context(&mut self) -> ContextStream {
+        tokio::time::timeout(PATIENCE, self.context.recv())
             .await
             .unwrap()
             .unwrap()
@@ -210,6 +235,59 @@ impl Stream {
     pub(crate) async fn ended(&mut self) {
         let ended = async { while let Ok(Some(_)) = self.inbound.message().await {} };
         tokio::time::timeout(PATIENCE, ended).await.unwrap();
+    }
+}
+
+impl ContextStream {
+    /// Pushes and returns the answer.
+    pub(crate) async fn exchange(&mut self, response: v1::ContextResponse) -> v1::ContextRequest {
+        let nonce = response.nonce.clone();
+        self.outbound.send(Ok(response)).await.unwrap();
+        let answer = tokio::time::timeout(PATIENCE, self.inbound.message()).await;
+        let answer = answer.expect("no answer came").unwrap().unwrap();
+        assert_eq!(answer.response_nonce, nonce);
+        answer
+    }
+
+    pub(crate) async fn accepted(&mut self, response: v1::ContextResponse) {
+        let answer = self.exchange(response).await;
+        assert_eq!(answer.error_detail, None);
+    }
+}
+
+#[tonic::async_trait]
+impl ContextService for Service {
+    type StreamContextStream = Boxed<v1::ContextResponse>;
+
+    async fn stream_context(
+        &self,
+        request: Request<Streaming<v1::ContextRequest>>,
+    ) -> Result<Response<Self::StreamContextStream>, Status> {
+        let mut inbound = request.into_inner();
+        let hello = inbound.message().await?.unwrap();
+        let (outbound, responses) = mpsc::channel(16);
+        let stream = ContextStream {
+            hello,
+            inbound,
+            outbound,
+        };
+        let _ = self.context.send(stream).await;
+        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
+    }
+
+    async fn query_context(
+        &self,
+        request: Request<v1::ContextQuery>,
+    ) -> Result<Response<v1::ContextAnswer>, Status> {
+        self.shared
+            .queries
+            .lock()
+            .unwrap()
+            .push(request.into_inner());
+        let reply = self.shared.reply.lock().unwrap().clone();
+        reply
+            .map(Response::new)
+            .ok_or_else(|| Status::unavailable("the API server does not answer"))
     }
 }
 

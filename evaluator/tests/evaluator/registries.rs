@@ -11,9 +11,11 @@ use serde_json::{Value, json};
 use crate::{
     guests,
     http::Client,
+    images,
     peer::{Peer, Stream},
     registry::Registry,
     set::{Revision, full, snapshot},
+    signer::sign_simple,
     start_with,
 };
 
@@ -80,9 +82,9 @@ async fn heard(registry: &Registry, operation: &str, payload: &Value) -> String 
 
 #[tokio::test]
 async fn images_are_told_in_the_words_of_the_sdks() {
-    let registry = Registry::start().await;
-    let digest = registry.push("org/image:v1", CONFIG).await;
-    let image = json!(registry.image("org/image:v1"));
+    let registry = images::registry().await;
+    let digest = images::push(&registry, "org/image:v1", CONFIG).await;
+    let image = json!(images::full_name(&registry, "org/image:v1"));
     let words = heard(&registry, "v1/manifest_digest", &image).await;
     let expect = format!(r#"{{"digest":"{digest}"}}"#);
     assert!(words.ends_with(&expect), "{words}");
@@ -97,12 +99,12 @@ async fn images_are_told_in_the_words_of_the_sdks() {
 
 #[tokio::test]
 async fn signatures_are_verified_in_both_versions() {
-    let registry = Registry::start().await;
-    let digest = registry.push("org/image:v1", CONFIG).await;
+    let registry = images::registry().await;
+    let digest = images::push(&registry, "org/image:v1", CONFIG).await;
     let (own, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
-    registry.sign("org/image", digest, &own).await;
+    sign_simple(&registry, "org/image", digest, &[&own]).await;
     let asked = |key: &KeyPair, env: Value| {
-        let image = registry.image("org/image:v1");
+        let image = images::full_name(&registry, "org/image:v1");
         json!({"image": image, "pub_keys": [key.public_key_pem()], "annotations": env})
     };
     let v1 = |asked: Value| json!({"SigstorePubKeyVerify": asked});
@@ -113,8 +115,8 @@ async fn signatures_are_verified_in_both_versions() {
     let trusted = format!(r#"{{"is_trusted":true,"digest":"{digest}"}}"#);
     let words = heard(&registry, "v1/verify", &v1(asked(&own, json!(null)))).await;
     assert!(words.ends_with(&trusted), "{words}");
-    let prod = json!({"env": "prod"});
-    let words = heard(&registry, "v2/verify", &v2(asked(&own, prod))).await;
+    let team = json!({"team": "a"});
+    let words = heard(&registry, "v2/verify", &v2(asked(&own, team))).await;
     assert!(words.ends_with(&trusted), "{words}");
     let test = json!({"env": "test"});
     let words = heard(&registry, "v2/verify", &v2(asked(&own, test))).await;
@@ -125,9 +127,9 @@ async fn signatures_are_verified_in_both_versions() {
 
 #[tokio::test]
 async fn registries_are_asked_only_where_that_is_allowed() {
-    let registry = Registry::start().await;
-    registry.push("org/image:v1", CONFIG).await;
-    let image = json!(registry.image("org/image:v1")).to_string();
+    let registry = images::registry().await;
+    images::push(&registry, "org/image:v1", CONFIG).await;
+    let image = json!(images::full_name(&registry, "org/image:v1")).to_string();
     let guest = guests::ask("oci", "v1/manifest_digest", &image);
     let none = &["oci/v1/verify", "net/*"];
     let mut serving = Serving::start(&guest, none, insecure(&registry)).await;
@@ -141,13 +143,13 @@ async fn registries_are_asked_only_where_that_is_allowed() {
 
 #[tokio::test]
 async fn an_answer_is_remembered_and_a_failure_is_not() {
-    let mut registry = Registry::start().await;
-    let image = json!(registry.image("org/image:v1")).to_string();
+    let mut registry = images::registry().await;
+    let image = json!(images::full_name(&registry, "org/image:v1")).to_string();
     let guest = guests::ask("oci", "v1/manifest_digest", &image);
     let mut serving = Serving::start(&guest, &["oci/*"], insecure(&registry)).await;
     let words = serving.said().await;
     assert!(words.contains("404"), "{words}");
-    let digest = registry.push("org/image:v1", CONFIG).await;
+    let digest = images::push(&registry, "org/image:v1", CONFIG).await;
     let words = serving.said().await;
     assert!(words.contains(&digest.to_string()), "{words}");
     registry.stop();

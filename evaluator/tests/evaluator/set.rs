@@ -4,21 +4,22 @@ use std::sync::Arc;
 
 use assent_core::{
     Digest, Mode, Policy, PolicyKey, Route, RouteState, Snapshot,
-    policy::{Content, Limits},
+    policy::{Content, ContextResource, Limits},
 };
 use assent_proto::v1;
 
 /// One revision under construction.
 #[derive(Clone)]
 pub(crate) struct Revision {
-    name: &'static str,
-    generation: i64,
-    wasm: Vec<u8>,
+    pub(crate) name: &'static str,
+    pub(crate) generation: i64,
+    pub(crate) wasm: Vec<u8>,
     pub(crate) mode: Mode,
     pub(crate) mutating: bool,
     pub(crate) message: &'static str,
     pub(crate) timeout_ms: u32,
     pub(crate) capabilities: Vec<String>,
+    pub(crate) context: Vec<ContextResource>,
 }
 
 pub(crate) const UID: &str = "5f2a9c1e";
@@ -34,6 +35,7 @@ impl Revision {
             message: "",
             timeout_ms: 2_000,
             capabilities: Vec::new(),
+            context: Vec::new(),
         }
     }
 
@@ -50,16 +52,18 @@ impl Revision {
             module_digest: Digest::of(&self.wasm),
             abi: "wapc".into(),
             settings_json: b"{}".as_slice().into(),
+            settings_salt: [].into(),
             mode: self.mode,
             mutating: self.mutating,
             limits: Limits {
                 timeout_ms: self.timeout_ms,
                 ..Limits::default()
             },
-            context_resources: vec![],
+            context_resources: self.context.clone(),
             host_capabilities: self.capabilities.clone(),
             message: self.message.into(),
             entrypoint: String::new(),
+            requests: None,
         };
         let key = PolicyKey::cluster(self.name);
         let size = self.wasm.len() as u64;
@@ -128,6 +132,7 @@ fn write_policy(policy: &Policy) -> v1::Policy {
         content_digest: policy.content_digest.to_string(),
         abi: content.abi.clone(),
         settings_json: content.settings_json.to_vec().into(),
+        settings_salt: content.settings_salt.to_vec(),
         mode: content.mode.number().into(),
         mutating: content.mutating,
         limits: Some(v1::EvaluationLimits {
@@ -137,7 +142,18 @@ fn write_policy(policy: &Policy) -> v1::Policy {
         host_capabilities: content.host_capabilities.clone(),
         message: content.message.clone(),
         module_size: policy.module_size,
+        context_resources: content.context_resources.iter().map(write_kind).collect(),
         ..Default::default()
+    }
+}
+
+fn write_kind(resource: &ContextResource) -> v1::ContextResource {
+    v1::ContextResource {
+        api_version: resource.api_version.clone(),
+        kind: resource.kind.clone(),
+        fields: resource.fields.clone(),
+        namespaces: resource.namespaces.clone(),
+        label_selector: resource.label_selector.clone(),
     }
 }
 

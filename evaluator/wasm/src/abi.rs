@@ -2,12 +2,13 @@
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
+use bytes::Bytes;
 use wasmtime::Linker;
 
 use crate::{
-    engine,
+    answer, engine,
     inspect::{Constants, Export, Import},
-    opa,
+    json, opa,
     policy::{EvalError, PolicySpec, PrepareError},
     review::Review,
     sandbox::{Guest, OnSlow, Template},
@@ -81,10 +82,59 @@ pub(crate) trait Program: Send + Sync {
     ) -> Result<Verdict, EvalError>;
 }
 
+/// A program that gets and gives JSON documents: waPC and WASI differ in how they are passed only.
+pub(crate) trait JsonProgram: Send + Sync {
+    /// What sandboxes are made from.
+    fn template(&self) -> &Template;
+
+    /// The settings as JSON.
+    fn settings(&self) -> &Bytes;
+
+    /// Passes a document to the guest, in a sandbox of its own, and returns its answer.
+    fn ask(
+        &self,
+        question: Question,
+        document: Vec<u8>,
+        on_slow: Option<OnSlow>,
+    ) -> Result<Vec<u8>, EvalError>;
+}
+
+/// What a guest that gets JSON documents is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Whether its settings are valid.
+    ValidateSettings,
+    /// What it makes of a request.
+    Validate,
+}
+
 /// A name that is none of the ABIs.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("unknown module ABI {0:?}: expected wapc, opa, gatekeeper or wasi")]
 pub struct UnknownAbi(pub String);
+
+// === impl Program ===
+
+impl<P: JsonProgram> Program for P {
+    fn validate_settings(&self) -> Result<(), PrepareError> {
+        let settings = self.settings().to_vec();
+        let answer = self.ask(Question::ValidateSettings, settings, None);
+        let answer = answer.map_err(|error| PrepareError::settings_failed(&error))?;
+        answer::settings(&answer).map_err(PrepareError::settings)
+    }
+
+    fn evaluate(
+        &self,
+        review: &Review<'_>,
+        mutating: bool,
+        on_slow: Option<OnSlow>,
+    ) -> Result<Verdict, EvalError> {
+        let document = json::payload(review, self.settings());
+        let answer = self.ask(Question::Validate, document, on_slow)?;
+        let _memory = self.template().reserve_for(&answer, review, mutating)?;
+        answer::validation(&answer, review, mutating)
+    }
+}
 
 // === impl Abi ===
 

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::{
+    effects::{self, RequestEffects},
     policy::EvalError,
     review::Review,
     verdict::{Mutation, Verdict},
@@ -49,11 +50,30 @@ pub(crate) fn validation(
         warnings: answer.warnings.unwrap_or_default(),
         audit_annotations: answer.audit_annotations.unwrap_or_default(),
         causes: Vec::new(),
+        effects: None,
     };
+    if review.check {
+        return with_effects(verdict, answer.mutated_object);
+    }
     let mutation = answer
         .mutated_object
         .map_or(Mutation::None, Mutation::Object);
     verdict.with_mutation(mutation, review, mutating)
+}
+
+/// A policy at Envoy has its effects where others have a changed object; `code` and `message` are a denial's status
+/// and body.
+fn with_effects(mut verdict: Verdict, effects: Option<&RawValue>) -> Result<Verdict, EvalError> {
+    let effects = effects.filter(|text| text.get() != "null");
+    let mut effects =
+        effects.map_or_else(|| Ok(RequestEffects::default()), RequestEffects::parse)?;
+    if let Some(code) = verdict.code {
+        effects::check_status(code)?;
+    }
+    effects.http_status = effects.http_status.or(verdict.code);
+    effects.body = effects.body.or_else(|| verdict.message.clone());
+    verdict.effects = Some(Box::new(effects));
+    Ok(verdict)
 }
 
 /// Parses the answer to `validate_settings`; the error is the module's message.

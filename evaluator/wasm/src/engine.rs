@@ -248,9 +248,10 @@ impl Engine {
 
     /// The one place where bytes become code without validation.
     #[allow(unsafe_code)]
-    fn deserialize(&self, code: &[u8]) -> wasmtime::Result<wasmtime::Module> {
+    pub(crate) fn deserialize(&self, code: &[u8]) -> wasmtime::Result<wasmtime::Module> {
         // SAFETY: `load` has compared the hash of these bytes with the one that the control plane announced
-        // over the authenticated connection, so they are what `precompile` wrote there.
+        // over the authenticated connection, so they are what `precompile` wrote there. `snapshot` gets what
+        // `precompile_interpreter` wrote from the process that started this one.
         unsafe { wasmtime::Module::deserialize(&self.0.wasmtime, code) }
     }
 

@@ -37,24 +37,67 @@ pub trait HostNamespace: Send + Sync {
     /// not to blame.
     fn is_external(&self) -> bool;
 
-    /// Whether a call may wait, or compute for more than a millisecond. Policies that make such calls are not
+    /// Whether this call may wait, or compute for more than a millisecond. Policies that make such calls are not
     /// evaluated on threads with other work.
-    fn waits(&self) -> bool;
+    fn waits(&self, operation: &str, payload: &[u8]) -> bool;
 
-    /// Answers an operation: JSON in, JSON out. Blocks the calling thread for no longer than `within`. The error is
-    /// for the guest.
-    fn call(&self, operation: &str, payload: &[u8], within: Duration) -> Result<Vec<u8>, String>;
+    /// The namespace as one evaluation sees it, if its answers change over time: all calls of the evaluation are
+    /// answered from one state.
+    fn pinned(&self) -> Option<Arc<dyn HostNamespace>> {
+        None
+    }
+
+    /// Answers an operation: JSON in, JSON out. Blocks the calling thread for no longer than `within`.
+    fn call(&self, operation: &str, payload: &[u8], within: Duration)
+    -> Result<Vec<u8>, CallError>;
+}
+
+/// Why a host call has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallError {
+    /// The guest gets this message and decides what follows.
+    Refused(String),
+    /// The evaluation ends: no guest may decide without the answer.
+    Fatal(String),
+}
+
+/// Objects of the cluster as Rego reads them.
+pub trait DataSource: Send + Sync {
+    /// The present document of a form; the error ends the evaluation. An equal document comes with an equal
+    /// [`Document::version`].
+    fn load(&self, form: DataForm) -> Result<Document, String>;
+}
+
+/// How objects are laid out for Rego.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DataForm {
+    /// `data.kubernetes.<plural>.<namespace>.<name>`.
+    Kubernetes,
+    /// Gatekeeper's `data.inventory`.
+    Inventory,
+}
+
+/// A JSON object.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// Changes with the content.
+    pub version: [u8; 32],
+    /// The text.
+    pub json: bytes::Bytes,
 }
 
 /// The namespaces that a policy can call, as far as its capabilities allow.
 #[derive(Clone)]
 pub struct HostServices {
     namespaces: Vec<Arc<dyn HostNamespace>>,
+    data: Option<Arc<dyn DataSource>>,
 }
 
 /// The capabilities of a policy, and its name in log lines.
 pub(crate) struct Access {
     name: String,
+    /// Nothing that the guest says is logged.
+    confidential: bool,
     capabilities: Vec<String>,
     /// Used until the policy is connected.
     offline: HostServices,
@@ -63,6 +106,10 @@ pub(crate) struct Access {
     /// get everything that the server grants.
     waits: AtomicBool,
 }
+
+/// Namespaces whose state one evaluation has fixed.
+#[derive(Default)]
+pub(crate) struct Pins(Vec<Arc<dyn HostNamespace>>);
 
 /// One call, as the guest's memory holds it.
 pub(crate) struct Call<'a> {
@@ -88,7 +135,11 @@ pub(crate) fn call(guest: &mut Guest, call: &Call<'_>) -> Result<Result<Vec<u8>,
         .meter
         .charge_call(names.saturating_add(call.payload.len()))?;
     guest.meter.check_deadline()?;
-    let reply = dispatch(guest, call);
+    let reply = match dispatch(guest, call) {
+        Ok(reply) => Ok(reply),
+        Err(CallError::Refused(why)) => Err(why),
+        Err(CallError::Fatal(why)) => return Err(Stop::Context(why)),
+    };
     guest.meter.check_deadline()?;
     guest
         .meter
@@ -96,13 +147,13 @@ pub(crate) fn call(guest: &mut Guest, call: &Call<'_>) -> Result<Result<Vec<u8>,
     Ok(reply)
 }
 
-fn dispatch(guest: &mut Guest, call: &Call<'_>) -> Result<Vec<u8>, String> {
+fn dispatch(guest: &mut Guest, call: &Call<'_>) -> Result<Vec<u8>, CallError> {
     let name = |bytes| String::from_utf8_lossy(bytes).into_owned();
     if call.binding != b"kubewarden" {
-        return Err(format!(
+        return Err(CallError::Refused(format!(
             "unknown binding {:?}: only \"kubewarden\" exists",
             name(call.binding)
-        ));
+        )));
     }
     let operation = format!("{}/{}", name(call.namespace), name(call.operation));
     if operation == "tracing/log" {
@@ -110,21 +161,23 @@ fn dispatch(guest: &mut Guest, call: &Call<'_>) -> Result<Vec<u8>, String> {
         return Ok(Vec::new());
     }
     if !guest.host.allows(&operation) {
-        return Err(format!(
+        return Err(CallError::Refused(format!(
             "the host call {operation} is not among the policy's host capabilities"
-        ));
+        )));
     }
     let Some((namespace, name)) = guest.host.services().find(call.namespace, call.operation) else {
-        return Err(format!("unknown host call {operation}"));
+        return Err(CallError::Refused(format!("unknown host call {operation}")));
     };
-    if namespace.waits() {
+    let namespace = guest.pins.get(&namespace);
+    if namespace.waits(name, call.payload) {
         guest.host.waits.store(true, Relaxed);
         guest.meter.mark_slow();
     }
     let reply = namespace.call(name, call.payload, guest.meter.remaining());
     if namespace.is_external() {
         // A guest may crash because it got no answer.
-        guest.meter.note_answer(&operation, reply.as_ref().err());
+        let failure = reply.as_ref().err().map(CallError::message);
+        guest.meter.note_answer(&operation, failure);
     }
     reply
 }
@@ -132,6 +185,9 @@ fn dispatch(guest: &mut Guest, call: &Call<'_>) -> Result<Vec<u8>, String> {
 /// Logs a line that the guest wrote as plain text.
 pub(crate) fn log_line(guest: &mut Guest, line: &str) {
     guest.meter.note(line);
+    if guest.host.confidential {
+        return;
+    }
     tracing::info!(target: "assent::policy", policy = %guest.host.name, "{}", LogText(line.trim_end()));
 }
 
@@ -139,6 +195,9 @@ pub(crate) fn log_line(guest: &mut Guest, line: &str) {
 fn log_entry(guest: &mut Guest, payload: &[u8]) {
     let text = String::from_utf8_lossy(payload);
     guest.meter.note(&text);
+    if guest.host.confidential {
+        return;
+    }
     let entry: Option<LogEntry<'_>> = serde_json::from_slice(payload).ok();
     let level = entry
         .as_ref()
@@ -167,6 +226,66 @@ fn log_entry(guest: &mut Guest, payload: &[u8]) {
     }
 }
 
+// === impl Call ===
+
+impl<'a> Call<'a> {
+    /// Reads binding, namespace, operation and payload, each by address and length.
+    pub(crate) fn read<E>(
+        places: [(i32, i32); 4],
+        read: impl Fn((i32, i32)) -> Result<&'a [u8], E>,
+    ) -> Result<Self, E> {
+        let [binding, namespace, operation, payload] = places;
+        Ok(Self {
+            binding: read(binding)?,
+            namespace: read(namespace)?,
+            operation: read(operation)?,
+            payload: read(payload)?,
+        })
+    }
+}
+
+// === impl CallError ===
+
+impl CallError {
+    /// The reason.
+    pub fn message(&self) -> &String {
+        match self {
+            Self::Refused(why) | Self::Fatal(why) => why,
+        }
+    }
+}
+
+impl From<String> for CallError {
+    fn from(why: String) -> Self {
+        Self::Refused(why)
+    }
+}
+
+impl From<&str> for CallError {
+    fn from(why: &str) -> Self {
+        Self::Refused(why.to_owned())
+    }
+}
+
+// === impl Pins ===
+
+impl Pins {
+    /// The namespace as this evaluation has seen it first.
+    fn get(&mut self, namespace: &Arc<dyn HostNamespace>) -> Arc<dyn HostNamespace> {
+        let name = namespace.name();
+        if let Some(pinned) = self.0.iter().find(|one| one.name() == name) {
+            return pinned.clone();
+        }
+        match namespace.pinned() {
+            Some(pinned) => {
+                self.0.push(pinned.clone());
+                pinned
+            }
+            None => namespace.clone(),
+        }
+    }
+}
+
 // === impl HostServices ===
 
 impl HostServices {
@@ -177,6 +296,7 @@ impl HostServices {
         let unavailable = unavailable.map(|one| Arc::new(*one) as Arc<dyn HostNamespace>);
         Self {
             namespaces: unavailable.collect(),
+            data: None,
         }
         .with(Arc::new(certificate::Crypto))
     }
@@ -185,6 +305,12 @@ impl HostServices {
     pub fn with(mut self, namespace: Arc<dyn HostNamespace>) -> Self {
         self.namespaces.retain(|one| one.name() != namespace.name());
         self.namespaces.push(namespace);
+        self
+    }
+
+    /// Adds the objects that Rego modules find in their data.
+    pub fn with_data(mut self, data: Arc<dyn DataSource>) -> Self {
+        self.data = Some(data);
         self
     }
 
@@ -197,7 +323,7 @@ impl HostServices {
         &self,
         namespace: &[u8],
         operation: &[u8],
-    ) -> Option<(&dyn HostNamespace, &'static str)> {
+    ) -> Option<(Arc<dyn HostNamespace>, &'static str)> {
         let namespace = self
             .namespaces
             .iter()
@@ -206,7 +332,7 @@ impl HostServices {
             .operations()
             .iter()
             .find(|one| one.as_bytes() == operation)?;
-        Some((&**namespace, operation))
+        Some((namespace.clone(), operation))
     }
 }
 
@@ -216,6 +342,7 @@ impl Access {
     pub(crate) fn new(spec: &PolicySpec) -> Self {
         Self {
             name: spec.name.clone(),
+            confidential: spec.confidential,
             capabilities: spec.host_capabilities.clone(),
             offline: HostServices::offline(),
             connected: OnceLock::new(),
@@ -230,6 +357,11 @@ impl Access {
 
     pub(crate) fn waits(&self) -> bool {
         self.waits.load(Relaxed)
+    }
+
+    /// The objects that Rego finds in its data.
+    pub(crate) fn data(&self) -> Option<&dyn DataSource> {
+        self.services().data.as_deref()
     }
 
     fn services(&self) -> &HostServices {

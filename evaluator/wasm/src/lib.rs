@@ -8,9 +8,11 @@
 //! This is the only crate that names wasmtime.
 
 mod abi;
+mod annotate;
 mod answer;
 mod artefact;
 mod budget;
+mod effects;
 mod engine;
 mod exports;
 #[doc(hidden)]
@@ -28,14 +30,19 @@ mod policy;
 mod response;
 mod review;
 mod sandbox;
+mod snapshot;
 mod verdict;
 mod wapc;
 mod wasi;
 
 pub use abi::{Abi, UnknownAbi};
+pub use annotate::{AnnotateError, annotate};
 pub use budget::{BudgetExceeded, MemoryBudget, Reservation};
+pub use effects::{Headers, RequestEffects};
 pub use engine::{Engine, EngineConfig, EngineError, Error};
-pub use host::{HostNamespace, HostServices, capability};
+pub use host::{
+    CallError, DataForm, DataSource, Document, HostNamespace, HostServices, capability,
+};
 pub use inspect::{Export, Import, InspectError, Inspection, inspect};
 pub use limits::{Limits, MAX_MODULE_BYTES};
 pub use log::LogText;
@@ -43,4 +50,5 @@ pub use metadata::{ContextAwareResource, Metadata, MetadataError, PolicyType};
 pub use policy::{EvalError, Module, Policy, PolicySpec, PrepareError, Stage};
 pub use response::AdmissionResponse;
 pub use review::{Review, ReviewError};
+pub use snapshot::{Answers, Calls, Snapshot, SnapshotError};
 pub use verdict::Verdict;

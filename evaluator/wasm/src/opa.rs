@@ -1,6 +1,10 @@
 //! Rego compiled to WebAssembly by OPA, plain and in Gatekeeper's form.
 
-use std::{borrow::Cow, sync::Arc, time::SystemTime};
+use std::{
+    borrow::Cow,
+    sync::{Arc, Mutex, PoisonError},
+    time::SystemTime,
+};
 
 use bytes::Bytes;
 use wasmtime::Linker;
@@ -8,6 +12,7 @@ use wasmtime::Linker;
 use crate::{
     abi::{self, Adapter},
     engine,
+    host::{DataForm, Document},
     inspect::{self, Constants, Export, Import},
     json,
     policy::{EvalError, PolicySpec, PrepareError},
@@ -52,9 +57,15 @@ struct Program {
     dialect: Dialect,
     entrypoint: i32,
     builtins: Arc<builtins::Table>,
-    /// The document that rules see as `data`.
-    data: Bytes,
     settings: Bytes,
+    data: Data,
+}
+
+/// What rules see as `data`.
+#[derive(Default)]
+struct Data {
+    /// The last one with objects of the cluster: all evaluations share one text per state.
+    last: Mutex<Option<([u8; 32], Bytes)>>,
 }
 
 /// The form of the input and of the result.
@@ -69,7 +80,7 @@ enum Dialect {
 const VERSION: &str = "opa_wasm_abi_version";
 const SUPPORTED_VERSION: i32 = 1;
 
-/// Until objects are replicated there are none.
+/// For policies that declare no kinds.
 const NO_INVENTORY: &[u8] = br#"{"inventory":{"cluster":{},"namespace":{}}}"#;
 
 // === impl Rego ===
@@ -144,15 +155,17 @@ impl Program {
         if serde_json::from_slice::<serde_json::Map<_, _>>(&spec.settings_json).is_err() {
             return Err(PrepareError::settings("they must be an object".to_owned()));
         }
+        if spec.check && dialect == Dialect::Gatekeeper {
+            return Err(PrepareError::link(
+                "a Gatekeeper policy can't decide about requests at Envoy: its input is an admission review"
+                    .to_owned(),
+            ));
+        }
         let exports = Exports::find(module)?;
         let (entrypoint, builtins) = {
             let mut instance = Instance::start(&template, &exports, Arc::default(), 0, None)?;
             let entrypoint = instance.entrypoint(&spec.entrypoint)?;
             (entrypoint, Arc::new(instance.builtins()?))
-        };
-        let data = match dialect {
-            Dialect::Opa => spec.settings_json.clone(),
-            Dialect::Gatekeeper => Bytes::from_static(NO_INVENTORY),
         };
         Ok(Self {
             template,
@@ -160,13 +173,16 @@ impl Program {
             dialect,
             entrypoint,
             builtins,
-            data,
             settings: spec.settings_json.clone(),
+            data: Data::default(),
         })
     }
 
     fn input(&self, review: &Review<'_>) -> Vec<u8> {
         let request = json::for_guest(review);
+        if review.check {
+            return request.into_owned();
+        }
         let parts: [&[u8]; 5] = match self.dialect {
             Dialect::Opa => [b"{\"request\":", &request, b"}", b"", b""],
             Dialect::Gatekeeper => [
@@ -181,6 +197,50 @@ impl Program {
     }
 }
 
+// === impl Data ===
+
+impl Data {
+    /// The document for one evaluation: settings (OPA) and the objects that the policy declares.
+    fn load(&self, program: &Program) -> Result<Bytes, EvalError> {
+        let Some(source) = program.template.host().data() else {
+            return Ok(match program.dialect {
+                Dialect::Opa => program.settings.clone(),
+                Dialect::Gatekeeper => Bytes::from_static(NO_INVENTORY),
+            });
+        };
+        let form = match program.dialect {
+            Dialect::Opa => DataForm::Kubernetes,
+            Dialect::Gatekeeper => DataForm::Inventory,
+        };
+        let Document { version, json } = source.load(form).map_err(EvalError::Context)?;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, text)) = &*last
+            && *known == version
+        {
+            return Ok(text.clone());
+        }
+        let text = match program.dialect {
+            Dialect::Opa => with_settings(&program.settings, &json),
+            Dialect::Gatekeeper => [b"{\"inventory\":", &json[..], b"}"].concat().into(),
+        };
+        *last = Some((version, text.clone()));
+        Ok(text)
+    }
+}
+
+/// Settings are an object, which [`Program::new`] has checked. Objects come last: of equal keys the last one counts.
+fn with_settings(settings: &[u8], objects: &[u8]) -> Bytes {
+    let settings = settings.trim_ascii();
+    let members = settings.strip_suffix(b"}").unwrap_or(settings);
+    let comma: &[u8] = match members.trim_ascii() {
+        b"{" => b"",
+        _ => b",",
+    };
+    [members, comma, b"\"kubernetes\":", objects, b"}"]
+        .concat()
+        .into()
+}
+
 impl abi::Program for Program {
     /// Rego has no validation of settings. Any object is valid, which [`Program::new`] has checked.
     fn validate_settings(&self) -> Result<(), PrepareError> {
@@ -193,14 +253,16 @@ impl abi::Program for Program {
         mutating: bool,
         on_slow: Option<OnSlow>,
     ) -> Result<Verdict, EvalError> {
+        let data = self.data.load(self)?;
         let input = self.input(review);
         let builtins = self.builtins.clone();
         let (template, exports) = (&self.template, &self.exports);
         let mut instance = Instance::start(template, exports, builtins, input.len(), on_slow)
             .map_err(instance::Error::into_eval)?;
-        let answer = instance.evaluate(self.entrypoint, &self.data, &input)?;
+        let answer = instance.evaluate(self.entrypoint, &data, &input)?;
         let _memory = self.template.reserve_for(&answer, review, mutating)?;
         match self.dialect {
+            _ if review.check => result::check(&answer),
             Dialect::Opa => result::opa(&answer, review, mutating),
             Dialect::Gatekeeper => result::gatekeeper(&answer),
         }

@@ -1,6 +1,6 @@
 //! A policy that is ready to evaluate requests: a module, its settings, its limits.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
@@ -30,7 +30,7 @@ pub struct Module {
 }
 
 /// Everything but the module that changes the verdicts of a policy.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PolicySpec {
     /// How the module is called.
     pub abi: Abi,
@@ -48,8 +48,13 @@ pub struct PolicySpec {
     pub message: String,
     /// Whether the policy evaluates documents that are not admission requests.
     pub raw: bool,
+    /// Whether the policy decides about requests at Envoy.
+    pub check: bool,
     /// Names the policy in log lines.
     pub name: String,
+    /// Whether values of Secrets are among the settings: what the guest logs, and what it says in errors, is withheld.
+    /// Its verdicts are not.
+    pub confidential: bool,
 }
 
 /// Linked, pre-instantiated and ready; may be used from many threads at once.
@@ -63,6 +68,9 @@ pub struct Policy {
 
 /// A pod that most policies allow.
 const SELF_TEST: &str = r#"{"uid":"assent-self-test","kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},"requestKind":{"group":"","version":"v1","kind":"Pod"},"requestResource":{"group":"","version":"v1","resource":"pods"},"name":"assent-self-test","namespace":"default","operation":"CREATE","userInfo":{"username":"assent","groups":[]},"object":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"assent-self-test","namespace":"default"},"spec":{"containers":[]}},"oldObject":null,"dryRun":true}"#;
+
+/// A plain request at Envoy.
+const SELF_TEST_CHECK: &str = r#"{"attributes":{"source":{"address":{"socketAddress":{"address":"192.0.2.1","portValue":49152}}},"destination":{"address":{"socketAddress":{"address":"192.0.2.2","portValue":8080}}},"request":{"time":{"seconds":1767225600},"http":{"id":"0","method":"GET","headers":{":authority":"assent-self-test.invalid",":method":"GET",":path":"/",":scheme":"http"},"path":"/","host":"assent-self-test.invalid","scheme":"http","protocol":"HTTP/1.1"}},"metadataContext":{}},"parsed_body":null,"parsed_path":[""],"parsed_query":{},"truncated_body":false,"version":{"encoding":"protojson","ext_authz":"v3"}}"#;
 
 // === impl Module ===
 
@@ -103,8 +111,31 @@ impl PolicySpec {
             host_capabilities: Vec::new(),
             message: String::new(),
             raw: false,
+            check: false,
             name: String::new(),
+            confidential: false,
         }
+    }
+
+    /// An error as others may see it.
+    fn published(&self, error: PrepareError) -> PrepareError {
+        match self.confidential {
+            true => error.without_guest_text(),
+            false => error,
+        }
+    }
+}
+
+/// Without the settings, which may be confidential.
+impl fmt::Debug for PolicySpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicySpec")
+            .field("name", &self.name)
+            .field("abi", &self.abi)
+            .field("mutating", &self.mutating)
+            .field("limits", &self.limits)
+            .field("confidential", &self.confidential)
+            .finish_non_exhaustive()
     }
 }
 
@@ -119,13 +150,14 @@ impl Policy {
         spec: PolicySpec,
     ) -> Result<Self, PrepareError> {
         check_limits(engine, &spec)?;
-        check_settings(&spec)?;
+        check_settings(&spec).map_err(|error| spec.published(error))?;
         let host = Arc::new(host::Access::new(&spec));
         let pre = engine.linker(spec.abi).instantiate_pre(module.code());
         let pre = pre.map_err(|error| PrepareError::link(format!("{error:#}")))?;
         let template = Template::new(engine, pre, spec.limits, host.clone());
         let adapter = spec.abi.adapter();
-        let program = adapter.prepare(template, module.code(), &spec)?;
+        let program = adapter.prepare(template, module.code(), &spec);
+        let program = program.map_err(|error| spec.published(error))?;
         Ok(Self {
             program,
             spec,
@@ -153,14 +185,17 @@ impl Policy {
 
     /// Asks the module whether its settings are valid.
     pub fn validate_settings(&self) -> Result<(), PrepareError> {
-        self.program.validate_settings()
+        let valid = self.program.validate_settings();
+        valid.map_err(|error| self.spec.published(error))
     }
 
     /// Evaluates one harmless request. A policy that denies it or reports that it can't read it is sound; one that
     /// traps or does not end is not.
     pub fn self_test(&self) -> Result<(), PrepareError> {
         let request = serde_json::from_str(SELF_TEST).expect("the self-test request must be JSON");
-        let review = if self.spec.raw {
+        let review = if self.spec.check {
+            Review::check(SELF_TEST_CHECK)
+        } else if self.spec.raw {
             Review::raw(request)
         } else {
             self_test_review(request)
@@ -188,7 +223,11 @@ impl Policy {
     }
 
     fn run(&self, review: &Review<'_>, on_slow: Option<OnSlow>) -> Result<Verdict, EvalError> {
-        let verdict = self.program.evaluate(review, self.spec.mutating, on_slow)?;
+        let verdict = self.program.evaluate(review, self.spec.mutating, on_slow);
+        let verdict = verdict.map_err(|error| match self.spec.confidential {
+            true => error.without_guest_text(),
+            false => error,
+        })?;
         Ok(verdict.with_message(&self.spec.message))
     }
 }

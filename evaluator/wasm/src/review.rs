@@ -16,6 +16,9 @@ pub struct Review<'a> {
     pub operation: &'a str,
     /// Whether `request` is not an admission request: a mutation then replaces the whole request.
     pub raw: bool,
+    /// Whether `request` describes a request at Envoy. Rego gets it as its whole input, and the result has the form
+    /// of OPA's Envoy plugin.
+    pub check: bool,
 }
 
 /// Why a request can't be evaluated.
@@ -50,6 +53,7 @@ impl<'a> Review<'a> {
             object: head.object,
             operation,
             raw: false,
+            check: false,
         })
     }
 
@@ -60,6 +64,18 @@ impl<'a> Review<'a> {
             object: None,
             operation: "",
             raw: true,
+            check: false,
+        }
+    }
+
+    /// What Envoy asks about a request: JSON.
+    pub fn check(document: &'a str) -> Self {
+        Self {
+            request: document,
+            object: None,
+            operation: "",
+            raw: true,
+            check: true,
         }
     }
 

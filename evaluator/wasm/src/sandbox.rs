@@ -30,9 +30,12 @@ const SLOW: u64 = 2;
 pub(crate) struct Guest {
     pub(crate) meter: Meter,
     pub(crate) host: Arc<host::Access>,
+    pub(crate) pins: host::Pins,
     pub(crate) wapc: wapc::Exchange,
     pub(crate) wasi: wasi::Io,
     pub(crate) opa: opa::Session,
+    /// Whether a snapshot will be taken of the instance: it gets no clock, and the same randomness each time.
+    pub(crate) frozen: bool,
     memory: Option<Memory>,
 }
 
@@ -53,6 +56,8 @@ pub(crate) enum Stop {
     Exit(i32),
     #[error("{0}")]
     Abort(String),
+    #[error("{0}")]
+    Context(String),
 }
 
 /// A linked module from which sandboxes are instantiated.
@@ -87,6 +92,10 @@ impl Template {
             limits,
             host,
         }
+    }
+
+    pub(crate) fn host(&self) -> &host::Access {
+        &self.host
     }
 
     /// Makes a fresh instance. The deadline runs from here; `prepare` may fill in input before any code of
@@ -195,9 +204,11 @@ impl Guest {
         Self {
             meter: Meter::new(limits, memory),
             host,
+            pins: host::Pins::default(),
             wapc: wapc::Exchange::default(),
             wasi: wasi::Io::default(),
             opa: opa::Session::default(),
+            frozen: false,
             memory: None,
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-use crate::{patch, policy::EvalError, review::Review};
+use crate::{effects::RequestEffects, patch, policy::EvalError, review::Review};
 
 /// The decision about one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct Verdict {
     pub audit_annotations: BTreeMap<String, String>,
     /// The policy's own message if [`crate::PolicySpec::message`] replaced it.
     pub causes: Vec<String>,
+    /// Of a policy at Envoy: what it decided besides yes or no.
+    pub effects: Option<Box<RequestEffects>>,
 }
 
 /// A change that the policy asks for.

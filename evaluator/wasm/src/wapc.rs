@@ -4,14 +4,10 @@ use bytes::Bytes;
 use wasmtime::Linker;
 
 use crate::{
-    abi::{self, Adapter},
-    answer,
+    abi::{self, Adapter, JsonProgram, Question},
     inspect::{self, Export, Import},
-    json,
     policy::{EvalError, PolicySpec, PrepareError},
-    review::Review,
     sandbox::{Guest, OnSlow, Sandbox, Stop, Template},
-    verdict::Verdict,
     wasi,
 };
 
@@ -41,9 +37,6 @@ struct Program {
 
 /// Start functions, in the order in which hosts run those that exist.
 const INITS: [&str; 3] = ["_start", "_initialize", "wapc_init"];
-
-/// The operation that every guest knows first.
-const VALIDATE_SETTINGS: &str = "validate_settings";
 
 // === impl Wapc ===
 
@@ -88,30 +81,49 @@ impl Adapter for Wapc {
             inits: inits.collect::<Result<_, _>>()?,
             settings: spec.settings_json.clone(),
         };
-        let first = program.start(VALIDATE_SETTINGS, spec.settings_json.to_vec(), None);
+        let operation = operation(Question::ValidateSettings);
+        let first = program.start(operation, spec.settings_json.to_vec(), None);
         first.map_err(|error| PrepareError::instantiate(&error))?;
         Ok(Box::new(program))
     }
 }
 
+// === impl Exchange ===
+
+impl Exchange {
+    pub(crate) fn new(operation: &'static str, payload: Vec<u8>) -> Self {
+        Self {
+            operation,
+            payload,
+            ..Self::default()
+        }
+    }
+
+    /// What a guest is told: the lengths of the operation's name and of the payload.
+    fn lengths(&self) -> Result<(i32, i32), EvalError> {
+        let length = |bytes: usize| {
+            i32::try_from(bytes).map_err(|_| EvalError::Internal("payload too large".to_owned()))
+        };
+        Ok((length(self.operation.len())?, length(self.payload.len())?))
+    }
+}
+
+/// Calls a guest whose export was not looked up before.
+pub(crate) fn call_export(sandbox: &mut Sandbox<'_>) -> Result<Vec<u8>, EvalError> {
+    let missing = |_| EvalError::Internal("__guest_call is missing".to_owned());
+    let (operation, payload) = sandbox.store.data().wapc.lengths()?;
+    let func = sandbox
+        .instance
+        .get_typed_func::<(i32, i32), i32>(&mut sandbox.store, "__guest_call")
+        .map_err(missing)?;
+    let answered = func.call(&mut sandbox.store, (operation, payload));
+    let answered = answered.map_err(|error| sandbox.explain(&error))?;
+    sandbox.store.data_mut().answer(answered == 1)
+}
+
 // === impl Program ===
 
 impl Program {
-    fn call(
-        &self,
-        operation: &'static str,
-        payload: Vec<u8>,
-        on_slow: Option<OnSlow>,
-    ) -> Result<Vec<u8>, EvalError> {
-        let length = i32::try_from(payload.len())
-            .map_err(|_| EvalError::Internal("payload too large".to_owned()))?;
-        let mut sandbox = self.start(operation, payload, on_slow)?;
-        let operation_length =
-            i32::try_from(operation.len()).expect("an operation's name must be short");
-        let answered: i32 = sandbox.call(&self.guest_call, (operation_length, length))?;
-        sandbox.store.data_mut().answer(answered == 1)
-    }
-
     /// An instance whose start functions have run.
     fn start(
         &self,
@@ -120,11 +132,7 @@ impl Program {
         on_slow: Option<OnSlow>,
     ) -> Result<Sandbox<'_>, EvalError> {
         let mut sandbox = self.template.start(payload.len(), on_slow, |guest| {
-            guest.wapc = Exchange {
-                operation,
-                payload,
-                ..Exchange::default()
-            };
+            guest.wapc = Exchange::new(operation, payload);
         })?;
         for init in &self.inits {
             initialise(&mut sandbox, init)?;
@@ -133,22 +141,32 @@ impl Program {
     }
 }
 
-impl abi::Program for Program {
-    fn validate_settings(&self) -> Result<(), PrepareError> {
-        let answer = self.call(VALIDATE_SETTINGS, self.settings.to_vec(), None);
-        let answer = answer.map_err(|error| PrepareError::settings_failed(&error))?;
-        answer::settings(&answer).map_err(PrepareError::settings)
+impl JsonProgram for Program {
+    fn template(&self) -> &Template {
+        &self.template
     }
 
-    fn evaluate(
+    fn settings(&self) -> &Bytes {
+        &self.settings
+    }
+
+    fn ask(
         &self,
-        review: &Review<'_>,
-        mutating: bool,
+        question: Question,
+        document: Vec<u8>,
         on_slow: Option<OnSlow>,
-    ) -> Result<Verdict, EvalError> {
-        let answer = self.call("validate", json::payload(review, &self.settings), on_slow)?;
-        let _memory = self.template.reserve_for(&answer, review, mutating)?;
-        answer::validation(&answer, review, mutating)
+    ) -> Result<Vec<u8>, EvalError> {
+        let mut sandbox = self.start(operation(question), document, on_slow)?;
+        let lengths = sandbox.store.data().wapc.lengths()?;
+        let answered: i32 = sandbox.call(&self.guest_call, lengths)?;
+        sandbox.store.data_mut().answer(answered == 1)
+    }
+}
+
+fn operation(question: Question) -> &'static str {
+    match question {
+        Question::ValidateSettings => "validate_settings",
+        Question::Validate => "validate",
     }
 }
 

@@ -8,14 +8,10 @@ use bytes::Bytes;
 use wasmtime::Linker;
 
 use crate::{
-    abi::{self, Adapter},
-    answer,
+    abi::{self, Adapter, JsonProgram, Question},
     inspect::{self, Export, Import},
-    json,
     policy::{EvalError, PolicySpec, PrepareError},
-    review::Review,
     sandbox::{Guest, OnSlow, Sandbox, Stop, Template},
-    verdict::Verdict,
 };
 
 mod imports;
@@ -46,8 +42,6 @@ struct Program {
     start: wasmtime::ModuleExport,
     settings: Bytes,
 }
-
-const VALIDATE_SETTINGS: &[&str] = &["policy.wasm", "validate-settings"];
 
 // === impl Wasi ===
 
@@ -83,7 +77,8 @@ impl Adapter for Wasi {
             start: crate::exports::func(module, "_start", 0, 0)?,
             settings: spec.settings_json.clone(),
         };
-        let first = program.start(VALIDATE_SETTINGS, spec.settings_json.to_vec(), None);
+        let args = args(Question::ValidateSettings);
+        let first = program.start(args, spec.settings_json.to_vec(), None);
         first.map_err(|error| PrepareError::instantiate(&error))?;
         Ok(Box::new(program))
     }
@@ -92,30 +87,6 @@ impl Adapter for Wasi {
 // === impl Program ===
 
 impl Program {
-    fn run(
-        &self,
-        args: &'static [&'static str],
-        stdin: Vec<u8>,
-        on_slow: Option<OnSlow>,
-    ) -> Result<Vec<u8>, EvalError> {
-        let mut sandbox = self.start(args, stdin, on_slow)?;
-        let start = sandbox.func::<(), ()>(&self.start)?;
-        let ended = start.call(&mut sandbox.store, ());
-        sandbox.store.data_mut().flush();
-        match ended {
-            Err(error) if !matches!(error.downcast_ref(), Some(Stop::Exit(0))) => {
-                Err(sandbox.explain(&error))
-            }
-            _ => Ok(sandbox
-                .store
-                .data_mut()
-                .wasi
-                .stdout
-                .take()
-                .unwrap_or_default()),
-        }
-    }
-
     /// An instance whose command has not run yet.
     fn start(
         &self,
@@ -134,23 +105,44 @@ impl Program {
     }
 }
 
-impl abi::Program for Program {
-    fn validate_settings(&self) -> Result<(), PrepareError> {
-        let answer = self.run(VALIDATE_SETTINGS, self.settings.to_vec(), None);
-        let answer = answer.map_err(|error| PrepareError::settings_failed(&error))?;
-        answer::settings(&answer).map_err(PrepareError::settings)
+impl JsonProgram for Program {
+    fn template(&self) -> &Template {
+        &self.template
     }
 
-    fn evaluate(
+    fn settings(&self) -> &Bytes {
+        &self.settings
+    }
+
+    fn ask(
         &self,
-        review: &Review<'_>,
-        mutating: bool,
+        question: Question,
+        document: Vec<u8>,
         on_slow: Option<OnSlow>,
-    ) -> Result<Verdict, EvalError> {
-        let stdin = json::payload(review, &self.settings);
-        let answer = self.run(&["policy.wasm", "validate"], stdin, on_slow)?;
-        let _memory = self.template.reserve_for(&answer, review, mutating)?;
-        answer::validation(&answer, review, mutating)
+    ) -> Result<Vec<u8>, EvalError> {
+        let mut sandbox = self.start(args(question), document, on_slow)?;
+        let start = sandbox.func::<(), ()>(&self.start)?;
+        let ended = start.call(&mut sandbox.store, ());
+        sandbox.store.data_mut().flush();
+        match ended {
+            Err(error) if !matches!(error.downcast_ref(), Some(Stop::Exit(0))) => {
+                Err(sandbox.explain(&error))
+            }
+            _ => Ok(sandbox
+                .store
+                .data_mut()
+                .wasi
+                .stdout
+                .take()
+                .unwrap_or_default()),
+        }
+    }
+}
+
+fn args(question: Question) -> &'static [&'static str] {
+    match question {
+        Question::ValidateSettings => &["policy.wasm", "validate-settings"],
+        Question::Validate => &["policy.wasm", "validate"],
     }
 }
 

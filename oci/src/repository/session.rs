@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::url::Url;
 use assent_core::digest::Digest;
 use bytes::Bytes;
-use http::{StatusCode, header};
+use http::{Method, StatusCode, header};
 use oci_spec::distribution::Reference;
 
 use super::{challenge::Challenge, manifest};
@@ -34,6 +34,8 @@ pub(crate) struct Session {
     reference: Reference,
     base: Url,
     authorization: Option<String>,
+    /// What a token is asked for: `pull` or `pull,push`.
+    access: &'static str,
     /// Whether the registry has answered. From then on there is no fallback to plain HTTP.
     has_answered: bool,
 }
@@ -70,7 +72,19 @@ impl Session {
             reference: reference.clone(),
             base,
             authorization,
+            access: "pull",
             has_answered: false,
+        })
+    }
+
+    /// A session that may also push.
+    pub(super) fn for_push(
+        transport: &Arc<Transport>,
+        reference: &Reference,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            access: "pull,push",
+            ..Self::new(transport, reference)?
         })
     }
 
@@ -172,6 +186,75 @@ impl Session {
         }
     }
 
+    /// Gets a path of the repository, whatever its status is.
+    pub(super) async fn exists(&mut self, path: &str) -> Result<bool, Error> {
+        match self.get(path, None).await {
+            Ok(_) => Ok(true),
+            Err(Error::Status { status: 404, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends a body to a path of the repository, or to a URL that the registry named.
+    pub(super) async fn send(
+        &mut self,
+        method: Method,
+        target: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Result<Response, Error> {
+        let mut url = self.target(target)?;
+        let mut sent = self.send_to(&method, &url, content_type, &body).await;
+        // Declared insecure, and not a TLS server.
+        let fall_back = !self.has_answered && self.transport.is_insecure(&url);
+        if fall_back && matches!(sent, Err(Error::Network { .. })) {
+            let scheme = self.base.set_scheme("http");
+            scheme.map_err(|()| self.manifest_error("the registry has an invalid address"))?;
+            url = self.target(target)?;
+            sent = self.send_to(&method, &url, content_type, &body).await;
+        }
+        let response = sent?;
+        self.has_answered = true;
+        if response.status != StatusCode::UNAUTHORIZED || self.authorization.is_some() {
+            return response.success();
+        }
+        self.log_in(&response).await?;
+        response.drain().await;
+        let sent = self.send_to(&method, &url, content_type, &body).await;
+        sent?.success()
+    }
+
+    async fn send_to(
+        &self,
+        method: &Method,
+        url: &Url,
+        content_type: &str,
+        body: &Bytes,
+    ) -> Result<Response, Error> {
+        // A login is for the registry alone, also if that names another server for uploads.
+        let own = url.origin() == self.base.origin();
+        let authorization = self.authorization.as_deref().filter(|_| own);
+        let upload = self.transport.upload(
+            method.clone(),
+            url,
+            content_type,
+            body.clone(),
+            authorization,
+        );
+        upload.await
+    }
+
+    /// A path of the repository, or an absolute URL.
+    fn target(&self, target: &str) -> Result<Url, Error> {
+        match target.starts_with('/') || target.contains("://") {
+            true => self
+                .base
+                .join(target)
+                .map_err(|error| self.manifest_error(error)),
+            false => self.url(target),
+        }
+    }
+
     async fn get_at(&mut self, url: &Url, accept: Option<&str>) -> Result<Response, Error> {
         let authorization = self.authorization.as_deref();
         let response = self.transport.get(url, accept, authorization).await?;
@@ -227,7 +310,7 @@ impl Session {
     ) -> Result<String, Error> {
         let mut url = Url::parse(realm)
             .map_err(|_| self.login_error("the registry refers to an invalid token service"))?;
-        let scope = format!("repository:{}:pull", self.reference.repository());
+        let scope = format!("repository:{}:{}", self.reference.repository(), self.access);
         let mut fields = vec![("scope", scope.as_str())];
         fields.extend(service.map(|service| ("service", service)));
         let response = match login {

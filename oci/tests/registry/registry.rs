@@ -168,7 +168,7 @@ fn free_address() -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
-/// Returns the authority of the certificate, where there is one.
+/// Returns the authority of the certificate, if there is one.
 fn write_config(dir: &TempDir, address: SocketAddr, access: Access) -> String {
     let path = |name: &str| dir.path().join(name);
     let root = dir.path().display();

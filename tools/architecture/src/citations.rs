@@ -82,6 +82,10 @@ fn documents(file: &File, paths: &BTreeSet<String>, wrong: &mut Vec<String>) {
     for (at, line) in lines(file) {
         let words = line.split(|c: char| !c.is_alphanumeric() && !"._-/".contains(c));
         for word in words.map(|word| word.trim_end_matches('.').trim_start_matches(['.', '/'])) {
+            // An address of this repository names a file of it.
+            let word = word
+                .rsplit_once("/blob/main/")
+                .map_or(word, |(_, path)| path);
             let known = || {
                 paths
                     .iter()

@@ -10,12 +10,12 @@ use crate::document::Document;
 const PREFIX: &str = "assent-";
 
 /// Crates in whose whole closure these libraries must not be.
-const PURE: &[&str] = &["core"];
+const PURE: &[&str] = &["core", "context"];
 
 /// Crates that name none of these themselves, nor does any crate of the workspace below them.
 /// Their whole closure says nothing: features are unified over the workspace, so that `kube`,
 /// from which `api` takes types, has a client below it as soon as any crate asks for one.
-const RUNTIME_FREE: &[&str] = &["core", "yaml", "api", "controller"];
+const RUNTIME_FREE: &[&str] = &["core", "context", "yaml", "api", "controller"];
 
 /// Runtimes and what needs one.
 const RUNTIMES: &[&str] = &[

@@ -38,7 +38,11 @@ const RULES: &[Rule] = &[
         applies: |path| {
             below(
                 path,
-                &["control-plane/core/src", "control-plane/controller/src"],
+                &[
+                    "context/src",
+                    "control-plane/core/src",
+                    "control-plane/controller/src",
+                ],
             )
         },
         broken_by: |code| {

@@ -15,6 +15,10 @@ pub enum Kind {
     AdmissionPolicy,
     /// A policy of the whole cluster.
     ClusterAdmissionPolicy,
+    /// A policy for requests to the workloads of one namespace.
+    RequestPolicy,
+    /// A policy for requests to all workloads.
+    ClusterRequestPolicy,
     /// A group of evaluators.
     PolicyServer,
 }
@@ -52,19 +56,17 @@ pub fn identify(value: &Value, options: &Options) -> Option<Object> {
     if !is_dns_subdomain(name) {
         return None;
     }
-    match kind(value).ok()? {
-        Kind::PolicyServer => Some(Object::Server(name.to_owned())),
-        Kind::ClusterAdmissionPolicy => Some(Object::Policy(PolicyKey::cluster(name))),
-        Kind::AdmissionPolicy => {
-            let namespace = match value.pointer("/metadata/namespace") {
-                None | Some(Value::Null) if options.standalone => "default",
-                None => return None,
-                Some(namespace) => namespace.as_str()?,
-            };
-            let valid = is_dns_subdomain(namespace);
-            valid.then(|| Object::Policy(PolicyKey::namespaced(namespace, name)))
-        }
+    let kind = kind(value).ok()?;
+    if kind == Kind::PolicyServer {
+        return Some(Object::Server(name.to_owned()));
     }
+    let namespace = match value.pointer("/metadata/namespace") {
+        _ if !kind.is_namespaced() => "",
+        None | Some(Value::Null) if options.standalone => "default",
+        None => return None,
+        Some(namespace) => namespace.as_str()?,
+    };
+    kind.policy_key(namespace, name).map(Object::Policy)
 }
 
 /// The kind that `value` declares.
@@ -80,17 +82,16 @@ pub(super) fn kind(value: &Value) -> Result<Kind, Errors> {
         let message = format!("must be \"{API_VERSION}\", not \"{}\"", text("apiVersion"));
         return Err(Errors::one("apiVersion", message));
     }
-    match text("kind") {
-        "AdmissionPolicy" => Ok(Kind::AdmissionPolicy),
-        "ClusterAdmissionPolicy" => Ok(Kind::ClusterAdmissionPolicy),
-        "PolicyServer" => Ok(Kind::PolicyServer),
-        other => Err(Errors::one(
+    let name = text("kind");
+    Kind::parse(name).ok_or_else(|| {
+        Errors::one(
             "kind",
             format!(
-                "unknown kind \"{other}\"; known are ClusterAdmissionPolicy, AdmissionPolicy and PolicyServer"
+                "unknown kind \"{name}\"; known are ClusterAdmissionPolicy, AdmissionPolicy, ClusterRequestPolicy, \
+                 RequestPolicy and PolicyServer"
             ),
-        )),
-    }
+        )
+    })
 }
 
 /// The content of `metadata`.
@@ -156,8 +157,57 @@ impl Kind {
         match self {
             Kind::AdmissionPolicy => "AdmissionPolicy",
             Kind::ClusterAdmissionPolicy => "ClusterAdmissionPolicy",
+            Kind::RequestPolicy => "RequestPolicy",
+            Kind::ClusterRequestPolicy => "ClusterRequestPolicy",
             Kind::PolicyServer => "PolicyServer",
         }
+    }
+
+    /// Whether objects of this kind have a namespace.
+    pub fn is_namespaced(self) -> bool {
+        matches!(self, Kind::AdmissionPolicy | Kind::RequestPolicy)
+    }
+
+    /// The kind of a policy.
+    pub fn of(key: &PolicyKey) -> Self {
+        match (key.is_for_requests(), key.namespace()) {
+            (false, Some(_)) => Kind::AdmissionPolicy,
+            (false, None) => Kind::ClusterAdmissionPolicy,
+            (true, Some(_)) => Kind::RequestPolicy,
+            (true, None) => Kind::ClusterRequestPolicy,
+        }
+    }
+
+    /// The key of a policy of this kind; none if the names are not valid, or for a PolicyServer. Kinds that have no
+    /// namespace ignore it.
+    pub fn policy_key(self, namespace: &str, name: &str) -> Option<PolicyKey> {
+        let valid = |text: &str| is_dns_subdomain(text).then_some(());
+        valid(name)?;
+        Some(match self {
+            Kind::AdmissionPolicy => {
+                valid(namespace)?;
+                PolicyKey::namespaced(namespace, name)
+            }
+            Kind::RequestPolicy => {
+                valid(namespace)?;
+                PolicyKey::requests(namespace, name)
+            }
+            Kind::ClusterAdmissionPolicy => PolicyKey::cluster(name),
+            Kind::ClusterRequestPolicy => PolicyKey::cluster_requests(name),
+            Kind::PolicyServer => return None,
+        })
+    }
+
+    /// The kind of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        let all = [
+            Kind::AdmissionPolicy,
+            Kind::ClusterAdmissionPolicy,
+            Kind::RequestPolicy,
+            Kind::ClusterRequestPolicy,
+            Kind::PolicyServer,
+        ];
+        all.into_iter().find(|kind| kind.as_str() == name)
     }
 }
 

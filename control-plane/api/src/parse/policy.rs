@@ -1,30 +1,26 @@
 //! Reads the two kinds of policies.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
-use assent_core::{
-    PolicyKey,
-    policy::{ContextResource, is_dns_subdomain},
-};
+use assent_core::{PolicyKey, policy::is_dns_subdomain};
 use serde_json::{Map, Value};
 
 use super::{
-    Errors, FieldError, Kind, Options, Parsed, Rollback, metadata,
+    Errors, FieldError, Kind, Options, Parsed, Rollback, context, metadata,
     reader::{Fields, Node, Sink},
-    rules,
+    requests, rules, settings, source,
 };
 use crate::{
     canonical,
     policy::{
         AdmissionPolicySpec, ClusterAdmissionPolicySpec, DEFAULT_HISTORY_LIMIT,
         DEFAULT_PROGRESS_DEADLINE_SECONDS, DEFAULT_TIMEOUT_SECONDS, MAX_HISTORY_LIMIT,
-        MAX_TIMEOUT_SECONDS, Rollout,
+        MAX_TIMEOUT_SECONDS, Rollout, Source,
     },
-    rules::ContextAwareResource,
 };
 
 /// Schemes that a module URL may have.
-const SCHEMES: &[&str] = &["registry", "https", "http", "file"];
+const SCHEMES: &[&str] = &["registry", "https", "http", "file", "configmap"];
 
 pub(super) fn read(value: &Value, options: &Options) -> Result<Parsed, Errors> {
     let kind = metadata::kind(value)?;
@@ -44,6 +40,10 @@ pub(super) fn read_spec(
         path: "spec".to_owned(),
         value,
     };
+    if key.is_for_requests() {
+        let read = requests::read_fields(&node, options);
+        return sink.result(read.map(|read| read.resolve(key.clone(), None)));
+    }
     let parsed = read_fields(&node, key.namespace().is_some(), options)
         .map(|read| read.resolve(key.clone(), None));
     sink.result(parsed)
@@ -74,11 +74,22 @@ fn read_object(sink: &Sink, kind: Kind, value: &Value, options: &Options) -> Opt
         fields.get(name);
     }
     let metadata = metadata::read(&mut fields);
-    let namespaced = kind == Kind::AdmissionPolicy;
-    let namespace = check_namespace(sink, namespaced, metadata.namespace, options);
-    let spec = fields
-        .require("spec", "it describes the policy")
-        .and_then(|node| read_fields(&node, namespaced, options));
+    let namespaced = kind.is_namespaced();
+    let namespace = check_namespace(sink, kind, metadata.namespace, options);
+    let spec = fields.require("spec", "it describes the policy");
+    let key = metadata.name.and_then(|name| {
+        let namespace = match namespaced {
+            true => namespace?,
+            false => String::new(),
+        };
+        kind.policy_key(&namespace, &name)
+    });
+    if matches!(kind, Kind::RequestPolicy | Kind::ClusterRequestPolicy) {
+        let read = spec.and_then(|node| requests::read_fields(&node, options));
+        fields.close();
+        return Some(read?.resolve(key?, metadata.rollback));
+    }
+    let spec = spec.and_then(|node| read_fields(&node, namespaced, options));
     fields.close();
     if let Some(read) = spec.as_ref().filter(|read| read.namespaced) {
         let common = &read.spec.common;
@@ -86,25 +97,21 @@ fn read_object(sink: &Sink, kind: Kind, value: &Value, options: &Options) -> Opt
             options.protected_resources.check(sink, &common.rules);
         }
     }
-    let name = metadata.name?;
-    let key = match namespaced {
-        true => PolicyKey::namespaced(&namespace?, &name),
-        false => PolicyKey::cluster(&name),
-    };
-    Some(spec?.resolve(key, metadata.rollback))
+    Some(spec?.resolve(key?, metadata.rollback))
 }
 
 fn check_namespace(
     sink: &Sink,
-    namespaced: bool,
+    kind: Kind,
     namespace: Option<String>,
     options: &Options,
 ) -> Option<String> {
     let path = "metadata.namespace";
-    match (namespaced, namespace) {
+    match (kind.is_namespaced(), namespace) {
         (false, None) => None,
         (false, Some(_)) => {
-            sink.error(path, "a ClusterAdmissionPolicy has no namespace; remove it");
+            let kind = kind.as_str();
+            sink.error(path, format!("a {kind} has no namespace; remove it"));
             None
         }
         (true, None) if options.standalone => Some("default".to_owned()),
@@ -134,16 +141,17 @@ struct Read {
 
 fn read_fields(node: &Node<'_>, namespaced: bool, options: &Options) -> Option<Read> {
     let mut f = node.fields();
-    let module = f
-        .require("module", "it is the URL of a Wasm module")
-        .and_then(|node| Some((node.string()?, read_module(&node, options)?)));
+    let module = read_origin(&mut f, options);
     let rules = rules::read(&mut f, namespaced);
     let timeout_seconds = f.integer("timeoutSeconds", 1..=MAX_TIMEOUT_SECONDS);
     let timeout_seconds = timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECONDS);
     let spec = AdmissionPolicySpec {
         policy_server: read_server(&mut f),
         module: String::new(),
+        source: None,
         settings: read_settings(&mut f),
+        settings_from: settings::read(&mut f, namespaced, options),
+        settings_version: read_text(&mut f, "settingsVersion", 64),
         rules,
         mutating: f.boolean("mutating", false),
         mode: f.choice("mode", &["protect", "monitor"]),
@@ -156,21 +164,24 @@ fn read_fields(node: &Node<'_>, namespaced: bool, options: &Options) -> Option<R
         timeout_eval_seconds: read_timeout_eval(&mut f, timeout_seconds),
         message: read_text(&mut f, "message", 4096),
         entrypoint: read_text(&mut f, "entrypoint", 1024).filter(|text| !text.is_empty()),
+        context_aware_resources: context::read(&mut f, namespaced),
         background_audit: Some(f.boolean("backgroundAudit", true)),
         rollout: read_rollout(&mut f),
-        revision_history_limit: f
-            .integer("revisionHistoryLimit", 0..=MAX_HISTORY_LIMIT)
-            .unwrap_or(DEFAULT_HISTORY_LIMIT),
+        revision_history_limit: read_history(&mut f),
     };
     let mut spec = ClusterAdmissionPolicySpec {
         common: spec,
         namespace_selector: None,
-        context_aware_resources: Vec::new(),
     };
     read_cluster_fields(&mut f, &mut spec, namespaced);
     f.close();
-    let (written, module) = module?;
+    let Origin {
+        written,
+        source,
+        module,
+    } = module?;
     spec.common.module = written;
+    spec.common.source = source;
     Some(Read {
         spec,
         module,
@@ -178,45 +189,23 @@ fn read_fields(node: &Node<'_>, namespaced: bool, options: &Options) -> Option<R
     })
 }
 
-/// Fields that a namespaced policy may not have, said as such.
+/// Reads fields that only cluster policies may have. The error names the kind.
 fn read_cluster_fields(
     f: &mut Fields<'_>,
     spec: &mut ClusterAdmissionPolicySpec,
     namespaced: bool,
 ) {
     let selector = f.get("namespaceSelector");
-    let resources = f.get("contextAwareResources");
     if namespaced {
-        for node in selector.into_iter().chain(resources) {
+        if let Some(node) = selector {
             node.error("is for ClusterAdmissionPolicy only; remove it");
         }
         return;
     }
     spec.namespace_selector = selector.map(|node| rules::selector(&node));
-    let items = resources.map(|node| node.items()).unwrap_or_default();
-    spec.context_aware_resources = items.iter().filter_map(read_context_resource).collect();
 }
 
-fn read_context_resource(node: &Node<'_>) -> Option<ContextAwareResource> {
-    let mut f = node.fields();
-    let mut text = |name, hint| {
-        let node = f.require(name, hint)?;
-        let text = node.string()?;
-        if text.is_empty() {
-            node.error("must not be empty");
-        }
-        Some(text)
-    };
-    let api_version = text("apiVersion", "\"v1\" or \"apps/v1\", say");
-    let kind = text("kind", "\"Deployment\", say");
-    f.close();
-    Some(ContextAwareResource {
-        api_version: api_version?,
-        kind: kind?,
-    })
-}
-
-fn read_server(f: &mut Fields<'_>) -> String {
+pub(super) fn read_server(f: &mut Fields<'_>) -> String {
     let default = assent_core::policy::DEFAULT_SERVER;
     let Some(node) = f.get("policyServer") else {
         return default.to_owned();
@@ -228,8 +217,36 @@ fn read_server(f: &mut Fields<'_>) -> String {
     name
 }
 
+/// Where a policy's module comes from.
+struct Origin {
+    written: String,
+    source: Option<Source>,
+    /// The URL; a text is part of its own.
+    module: String,
+}
+
+/// `module` or `source`: exactly one of them.
+fn read_origin(f: &mut Fields<'_>, options: &Options) -> Option<Origin> {
+    if let Some(node) = f.get("source") {
+        if let Some(module) = f.get("module") {
+            module.error("give either module or source; remove one of the two");
+        }
+        return source::read(&node).map(|(source, module)| Origin {
+            written: String::new(),
+            source: Some(source),
+            module,
+        });
+    }
+    let node = f.require("module", "it is the URL of a Wasm module, or give source")?;
+    Some(Origin {
+        written: node.string()?,
+        source: None,
+        module: read_module(&node, options)?,
+    })
+}
+
 /// The URL with its scheme; without one it is an image.
-fn read_module(node: &Node<'_>, options: &Options) -> Option<String> {
+pub(super) fn read_module(node: &Node<'_>, options: &Options) -> Option<String> {
     let text = node.string()?;
     if text.is_empty() || text.len() > 2048 || text.contains(char::is_whitespace) {
         node.error("must be a URL without spaces, at most 2048 characters");
@@ -241,17 +258,19 @@ fn read_module(node: &Node<'_>, options: &Options) -> Option<String> {
     };
     if !SCHEMES.contains(&scheme) {
         node.error(format!(
-            "unknown scheme \"{scheme}\"; known are registry, https, http and file"
+            "unknown scheme \"{scheme}\"; known are registry, https, http, configmap and file"
         ));
     } else if rest.is_empty() {
         node.error(format!("nothing follows \"{scheme}://\"; name the module"));
+    } else if scheme == "configmap" && options.standalone {
+        node.error("configmap:// works only in a cluster; use file://");
     } else if scheme == "file" && !options.standalone {
         node.error("file:// modules work only without a cluster; push the module to a registry");
     }
     Some(format!("{scheme}://{rest}"))
 }
 
-fn read_settings(f: &mut Fields<'_>) -> Map<String, Value> {
+pub(super) fn read_settings(f: &mut Fields<'_>) -> Map<String, Value> {
     let Some(node) = f.get("settings") else {
         return Map::new();
     };
@@ -274,7 +293,7 @@ fn read_timeout_eval(f: &mut Fields<'_>, timeout: i32) -> Option<i32> {
     Some(seconds)
 }
 
-fn read_text(f: &mut Fields<'_>, name: &'static str, max: usize) -> Option<String> {
+pub(super) fn read_text(f: &mut Fields<'_>, name: &'static str, max: usize) -> Option<String> {
     let node = f.get(name)?;
     let text = node.string()?;
     if text.chars().count() > max {
@@ -283,7 +302,12 @@ fn read_text(f: &mut Fields<'_>, name: &'static str, max: usize) -> Option<Strin
     Some(text)
 }
 
-fn read_rollout(f: &mut Fields<'_>) -> Rollout {
+pub(super) fn read_history(f: &mut Fields<'_>) -> i32 {
+    let limit = f.integer("revisionHistoryLimit", 0..=MAX_HISTORY_LIMIT);
+    limit.unwrap_or(DEFAULT_HISTORY_LIMIT)
+}
+
+pub(super) fn read_rollout(f: &mut Fields<'_>) -> Rollout {
     let Some(node) = f.get("rollout") else {
         return Rollout::default();
     };
@@ -307,13 +331,16 @@ impl Read {
         let ClusterAdmissionPolicySpec {
             common: spec,
             namespace_selector,
-            context_aware_resources,
         } = self.spec;
+        let context = spec.context_aware_resources.into_iter();
+        let context = context.map(|resource| context::resolve(resource, key.namespace()));
+        let context_resources: BTreeSet<_> = context.collect();
         Parsed {
             key,
             server: spec.policy_server,
             module: self.module,
             settings: canonical::to_vec(&Value::Object(spec.settings)).into(),
+            settings_from: spec.settings_from,
             rules: spec.rules,
             mutating: spec.mutating,
             mode: spec.mode.into(),
@@ -324,22 +351,16 @@ impl Read {
             namespace_selector,
             side_effects: spec.side_effects,
             timeout_seconds: spec.timeout_seconds.unsigned_abs(),
-            timeout_eval_seconds: spec.timeout_eval_seconds.map(i32::unsigned_abs),
+            timeout_eval_ms: spec.timeout_eval_seconds.map(|s| s.unsigned_abs() * 1_000),
             message: spec.message.unwrap_or_default(),
             entrypoint: spec.entrypoint.unwrap_or_default(),
-            context_resources: context_aware_resources.into_iter().map(context).collect(),
+            context_resources: context_resources.into_iter().collect(),
             background_audit: spec.background_audit.unwrap_or(true),
             progress_deadline_seconds: spec.rollout.progress_deadline_seconds.unsigned_abs(),
             history_limit: spec.revision_history_limit.unsigned_abs() as usize,
             rollback,
+            requests: None,
             spec_json: Arc::from(canonical::to_vec(&spec_json)),
         }
-    }
-}
-
-fn context(resource: ContextAwareResource) -> ContextResource {
-    ContextResource {
-        api_version: resource.api_version,
-        kind: resource.kind,
     }
 }

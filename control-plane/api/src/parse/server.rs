@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use assent_core::policy::{DEFAULT_MEMORY_BYTES, DEFAULT_TIMEOUT_MS, Limits};
+use assent_core::{
+    policy::{DEFAULT_MEMORY_BYTES, DEFAULT_TIMEOUT_MS, Limits},
+    quantity,
+};
 use serde_json::Value;
 
 use super::{
-    Errors, Options, metadata, quantity,
+    Errors, Options, metadata,
     reader::{Node, Sink},
 };
 use crate::{canonical, server::PolicyServerSpec, tenancy::Reserved};
@@ -16,6 +19,15 @@ const MIN_MEMORY_BYTES: u64 = 128 << 10;
 
 /// The most memory that a 32-bit sandbox can have.
 const MAX_MEMORY_BYTES: u64 = 4 << 30;
+
+/// Bytes of objects that an evaluator may hold if its PolicyServer does not say.
+const DEFAULT_CONTEXT_BYTES: u64 = 256 << 20;
+
+/// A smaller limit holds no list worth reading.
+const MIN_CONTEXT_BYTES: u64 = 1 << 20;
+
+/// Longer than the 10 s between two marks of a collection, or every object would be too old.
+const MIN_STALENESS_SECONDS: i32 = 15;
 
 /// The longest value of a label.
 const MAX_NAME: usize = 63;
@@ -29,8 +41,19 @@ pub struct ParsedServer {
     pub spec: PolicyServerSpec,
     /// Limits of one evaluation, defaults filled in.
     pub limits: Limits,
+    /// Limits of the objects that evaluators hold, defaults filled in.
+    pub context: ContextLimits,
     /// Canonical JSON of the spec with every default filled in.
     pub spec_json: Arc<[u8]>,
+}
+
+/// Limits of the objects that the evaluators of a PolicyServer hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextLimits {
+    /// Bytes of objects.
+    pub memory_bytes: u64,
+    /// The age from which reading them is an error.
+    pub max_staleness_seconds: Option<u32>,
 }
 
 pub(super) fn read(value: &Value, options: &Options) -> Result<ParsedServer, Errors> {
@@ -76,6 +99,7 @@ fn read_object(sink: &Sink, value: &Value, options: &Options) -> Option<ParsedSe
     Some(ParsedServer {
         name,
         limits: limits(sink, &spec),
+        context: context(sink, &spec),
         spec,
         spec_json: canonical::to_vec(&spec_json).into(),
     })
@@ -209,6 +233,36 @@ fn check_references(sink: &Sink, spec: &PolicyServerSpec, reserved: &Reserved) {
     }
 }
 
+fn context(sink: &Sink, spec: &PolicyServerSpec) -> ContextLimits {
+    let given = spec.context.clone().unwrap_or_default();
+    for (i, kind) in given.allow.iter().enumerate() {
+        let empty = kind.api_version.is_empty() || kind.kind.is_empty();
+        let path = format!("spec.context.allow[{i}]");
+        if empty {
+            sink.error(&path, "apiVersion and kind must not be empty");
+        }
+    }
+    let memory = given.memory_limit.and_then(|memory| {
+        let bytes = quantity::bytes(&memory.0).filter(|bytes| *bytes >= MIN_CONTEXT_BYTES);
+        if bytes.is_none() {
+            let message = format!("must be at least 1Mi, not \"{}\"", memory.0);
+            sink.error("spec.context.memoryLimit", message);
+        }
+        bytes
+    });
+    let staleness = given.max_staleness_seconds;
+    if staleness.is_some_and(|seconds| seconds < MIN_STALENESS_SECONDS) {
+        let message = format!(
+            "must be at least {MIN_STALENESS_SECONDS}: evaluators learn every 10 s that their objects are current"
+        );
+        sink.error("spec.context.maxStalenessSeconds", message);
+    }
+    ContextLimits {
+        memory_bytes: memory.unwrap_or(DEFAULT_CONTEXT_BYTES),
+        max_staleness_seconds: staleness.map(i32::unsigned_abs),
+    }
+}
+
 fn limits(sink: &Sink, spec: &PolicyServerSpec) -> Limits {
     let given = spec.limits.clone().unwrap_or_default();
     let seconds = given.timeout_eval_seconds.and_then(|seconds| {
@@ -231,5 +285,16 @@ fn limits(sink: &Sink, spec: &PolicyServerSpec) -> Limits {
     Limits {
         timeout_ms: seconds.map_or(DEFAULT_TIMEOUT_MS, |seconds| seconds * 1000),
         memory_bytes: memory.unwrap_or(DEFAULT_MEMORY_BYTES),
+    }
+}
+
+// === impl ContextLimits ===
+
+impl Default for ContextLimits {
+    fn default() -> Self {
+        Self {
+            memory_bytes: DEFAULT_CONTEXT_BYTES,
+            max_staleness_seconds: None,
+        }
     }
 }

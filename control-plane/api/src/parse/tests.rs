@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod policies;
+mod requests;
 mod servers;
 
 use serde_json::json;
@@ -71,9 +72,9 @@ fn all_errors_are_reported_at_once() {
         }),
         &[
             "spec.mode: must be one of \"protect\", \"monitor\", not \"audit\"",
-            "spec.module: unknown scheme \"ftp\"; known are registry, https, http and file",
+            "spec.module: unknown scheme \"ftp\"; known are registry, https, http, configmap and file",
             "spec.mutating: must be true or false, not a string",
-            "spec.policyserver: unknown field; remove it (known are module, rules, timeoutSeconds, policyServer, settings, mutating, mode, failurePolicy, matchPolicy, matchConditions, objectSelector, sideEffects, timeoutEvalSeconds, message, entrypoint, backgroundAudit, rollout, revisionHistoryLimit, namespaceSelector, contextAwareResources)",
+            "spec.policyserver: unknown field; remove it (known are source, module, rules, timeoutSeconds, policyServer, settings, settingsFrom, settingsVersion, mutating, mode, failurePolicy, matchPolicy, matchConditions, objectSelector, sideEffects, timeoutEvalSeconds, message, entrypoint, contextAwareResources, backgroundAudit, rollout, revisionHistoryLimit, namespaceSelector)",
             "spec.rules[0].apiGroups: \"*\" is everything already; remove it or the others",
             "spec.rules[0].apiVersions: must not be empty; name at least one version or \"*\"",
             "spec.rules[0].operations[0]: must be one of \"CREATE\", \"UPDATE\", \"DELETE\", \"CONNECT\", \"*\", not \"create\"",
@@ -108,12 +109,12 @@ fn unknown_fields_are_named_wherever_they_are() {
             "spec.rules[0].verbs",
             "spec.matchConditions[0].extra",
             "spec.objectSelector.labels",
-            "spec.rollout.deadline",
             "spec.contextAwareResources[0].group",
+            "spec.rollout.deadline",
             "extra",
         ]
     );
-    assert_eq!(errors.0[4].message, known("progressDeadlineSeconds"));
+    assert_eq!(errors.0[5].message, known("progressDeadlineSeconds"));
 }
 
 #[test]
@@ -179,7 +180,7 @@ fn kinds_and_versions_are_checked() {
     refuse(
         &value,
         &[
-            "kind: unknown kind \"Policy\"; known are ClusterAdmissionPolicy, AdmissionPolicy and PolicyServer",
+            "kind: unknown kind \"Policy\"; known are ClusterAdmissionPolicy, AdmissionPolicy, ClusterRequestPolicy, RequestPolicy and PolicyServer",
         ],
     );
     value["apiVersion"] = json!("policies.kubewarden.io/v1");
@@ -200,7 +201,7 @@ fn invalid_rules_are_refused() {
     for (spec, expect) in [
         (
             json!({"module": null}),
-            "spec.module: must be given; it is the URL of a Wasm module",
+            "spec.module: must be given; it is the URL of a Wasm module, or give source",
         ),
         (
             json!({"module": "a b"}),
@@ -285,6 +286,29 @@ fn invalid_rules_are_refused() {
         (
             json!({"contextAwareResources": [{"apiVersion": "", "kind": "Pod"}]}),
             "spec.contextAwareResources[0].apiVersion: must not be empty",
+        ),
+        (
+            json!({"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod", "fields": ["spec.a[0]"]}]}),
+            "spec.contextAwareResources[0].fields[0]: \"spec.a[0]\" is not a path: lists are transparent, leave out '['; write for example spec.rules.host",
+        ),
+        (
+            json!({"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod", "fields": ["metadata.managedFields"]}]}),
+            "spec.contextAwareResources[0].fields[0]: is never replicated; remove it",
+        ),
+        (
+            json!({"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod", "namespaces": ["A"]}]}),
+            "spec.contextAwareResources[0].namespaces[0]: \"A\" is not the name of a namespace",
+        ),
+        (
+            json!({"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod", "labelSelector": {"matchLabels": {"a b": "c"}}}]}),
+            "spec.contextAwareResources[0].labelSelector.matchLabels[a b]: \"a b\" is not the name of a label",
+        ),
+        (
+            json!({"contextAwareResources": [
+                {"apiVersion": "v1", "kind": "Pod"},
+                {"apiVersion": "v1", "kind": "Pod", "fields": ["spec"]},
+            ]}),
+            "spec.contextAwareResources[1]: Pod (v1) is declared twice; declare it once, with the fields and namespaces of both",
         ),
     ] {
         refuse_spec("ClusterAdmissionPolicy", spec, &[expect]);

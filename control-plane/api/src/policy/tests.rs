@@ -54,7 +54,8 @@ fn schema_declares_defaults() {
             .get("default")
             .is_none()
     );
-    assert_eq!(spec["required"], json!(["module", "rules"]));
+    // A rule asks for either module or source.
+    assert_eq!(spec["required"], json!(["rules"]));
     assert_eq!(
         spec["properties"]["settings"]["x-kubernetes-preserve-unknown-fields"],
         true
@@ -72,10 +73,14 @@ fn schema_validates_what_it_can() {
         rules.len()
     };
     let cluster = &schema::<ClusterAdmissionPolicy>()["spec"];
-    assert_eq!(rules(cluster), 1, "{cluster:#}");
+    assert_eq!(rules(cluster), 3, "{cluster:#}");
+    assert_eq!(
+        cluster["x-kubernetes-validations"][1]["rule"],
+        "has(self.module) != has(self.source)"
+    );
     assert_eq!(rules(&cluster["properties"]["policyServer"]), 1);
     let namespaced = &schema::<AdmissionPolicy>()["spec"];
-    assert_eq!(rules(namespaced), 3);
+    assert_eq!(rules(namespaced), 5);
     assert!(namespaced["properties"].get("namespaceSelector").is_none());
     let revision = &schema::<PolicyRevision>()["spec"];
     assert_eq!(

@@ -10,11 +10,10 @@ use assent_core::{
 };
 use tracing::info;
 
-use super::Controller;
+use super::{Controller, contexts::ContextReadiness};
 use crate::{
     action::{Action, Failure, StoreRevision, VetJob},
     backend::{Backend, RouteSpec},
-    context::declared_context,
     objects::{Object, PolicyObject, ProblemScope},
     revision::{self, spec_limits},
     server::{granted_capabilities, limits, target_invalid, target_not_found, verification},
@@ -128,14 +127,17 @@ impl<B: Backend> Controller<B> {
     ) {
         self.storing_ended(id);
         self.rejected(now, id, generation, failure);
+        self.trim_history(&id.key);
     }
 
     /// Nothing of the policy is left in any snapshot: its object may go.
     pub(super) fn release(&mut self, id: &PolicyId) {
         self.rejected_unvetted.remove(id);
+        self.awaiting_context.remove(id);
         self.forget_revisions(id);
         self.recorded.remove(id);
         self.forget_signatures(id);
+        self.unavailable_settings.remove(id);
         self.active_since.remove(id);
         self.transitions.remove(id);
         let object = self.objects.policy(&id.key);
@@ -158,7 +160,9 @@ impl<B: Backend> Controller<B> {
             let id = object.id();
             let readable = object.parsed.is_ok();
             let permission = self.permission_refusal(&object).map(|r| r.reason);
-            if self.refused_permission(&object) != permission {
+            let context = |parsed: &Parsed| self.context_refusal(&object, parsed).is_some();
+            let lost_context = object.parsed.as_ref().is_ok_and(context);
+            if self.refused_permission(&object) != permission || lost_context {
                 self.validate(now, &id, &object);
                 continue;
             }
@@ -172,6 +176,7 @@ impl<B: Backend> Controller<B> {
                 RefusalReason::PullError
                 | RefusalReason::SignatureRejected
                 | RefusalReason::TargetNotFound => true,
+                reason if reason.is_context() => true,
                 // What the parser rejects does not depend on the server.
                 RefusalReason::Invalid => readable,
                 _ => false,
@@ -205,14 +210,23 @@ impl<B: Backend> Controller<B> {
         let Some(object) = object.cloned() else {
             return;
         };
-        self.jobs.accepted(id);
         let Ok(parsed) = &object.parsed else { return };
-        if let Some(refusal) = self.target_refusal(&object, false) {
+        let refused = self.target_refusal(&object, false);
+        let refused = refused.or_else(|| self.context_refusal(&object, parsed));
+        if let Some(refusal) = refused {
             return self.event(now, Event::refused(id.clone(), generation, refusal));
         }
         if let Some(stored) = self.stored_generation(id, generation) {
             return self.accepted_again(now, id, parsed, module, &stored);
         }
+        match self.context_readiness(&object, parsed) {
+            ContextReadiness::Ready => {}
+            ContextReadiness::Waiting => return self.await_context(id, generation, module),
+            ContextReadiness::Refused(failure) => {
+                return self.rejected(now, id, generation, failure);
+            }
+        }
+        self.jobs.accepted(id);
         let server = self.objects.server(&object.server).and_then(|s| s.spec());
         let limits = limits(server, parsed);
         let (policy, spec) = revision::make(parsed, &id.uid, generation, module, limits);
@@ -221,6 +235,7 @@ impl<B: Backend> Controller<B> {
             revision: &policy.revision,
             resolved: &ResolvedRevision::new(policy.revision.as_str(), &spec),
             uid: &id.uid,
+            confirmed: self.is_confirmed(id),
         });
         self.in_flight(id).storing = Some(generation);
         let store = StoreRevision {
@@ -291,6 +306,7 @@ impl<B: Backend> Controller<B> {
     }
 
     pub(super) fn cancel_vetting(&mut self, id: &PolicyId) {
+        self.awaiting_context.remove(id);
         if self.jobs.cancel(id) {
             self.actions.push(Action::CancelVet(id.clone()));
         }
@@ -342,10 +358,8 @@ impl<B: Backend> Controller<B> {
                 return Some(problem.refusal.clone());
             }
         }
-        if !parsed.context_resources.is_empty() {
-            return Some(declared_context(&parsed.context_resources));
-        }
         let refused = self.target_refusal(object, has_revision);
+        let refused = refused.or_else(|| self.context_refusal(object, parsed));
         if refused.is_some() {
             return refused;
         }
@@ -386,9 +400,12 @@ impl<B: Backend> Controller<B> {
         let generation = object.meta.generation;
         let Ok(parsed) = &object.parsed else { return };
         let storing = self.in_flight.get(id).and_then(|f| f.storing);
+        let awaiting = self.awaiting_context.get(id);
         if self.jobs.is_running(id, generation)
+            || awaiting.is_some_and(|(vetted, _)| *vetted == generation)
             || storing == Some(generation)
             || self.target_refusal(object, false).is_some()
+            || self.context_refusal(object, parsed).is_some()
         {
             return;
         }
@@ -403,14 +420,21 @@ impl<B: Backend> Controller<B> {
             url: spec.map_or_else(|| parsed.module.clone(), |spec| spec.module_url.clone()),
             pinned: stored_digest.or(object.pinned),
             settings: parsed.settings.clone(),
+            settings_from: parsed.settings_from.clone(),
+            secret_settings: stored
+                .as_ref()
+                .and_then(|(policy, spec)| revision::secret_settings(policy, spec)),
             entrypoint: parsed.entrypoint.clone(),
             mutating: parsed.mutating,
+            check: parsed.requests.is_some(),
             limits: limits(server, parsed),
             granted_capabilities: granted_capabilities(server, parsed),
+            declares_context: !parsed.context_resources.is_empty(),
             verification: verification(server),
             server: server.cloned().map(Box::new),
         };
         self.jobs.begin(id.clone(), generation);
+        self.dirty.contexts.insert(id.key.clone());
         self.actions.push(Action::Vet(Box::new(job)));
     }
 

@@ -132,6 +132,23 @@ impl<B: Backend> Controller<B> {
             }
         }
         self.restore_missing(key);
+        self.repair_phases(key, &objects);
+    }
+
+    /// Records phases again that got lost, or that somebody changed.
+    fn repair_phases(&mut self, key: &PolicyKey, objects: &[(RevisionId, RevisionObject)]) {
+        for (revision, object) in objects {
+            let id = PolicyId {
+                key: key.clone(),
+                uid: object.policy_uid.as_str().into(),
+            };
+            let writing = self.in_flight.get(&id).is_some_and(|f| f.phases > 0);
+            let living = self.living(&id).is_some() && self.is_served(&id, revision);
+            let expected = self.phase_of(&id, revision).filter(|_| living && !writing);
+            if let Some(expected) = expected.filter(|phase| *phase != object.phase) {
+                self.set_phase(&id, revision.clone(), expected);
+            }
+        }
     }
 
     /// A revision that belongs to no policy can be deleted, whoever put the finalizer there.

@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl<B: Backend> Controller<B> {
-    /// Reports which replicas must serve a new revision, for servers where that may have
+    /// Reports which replicas must serve a new revision, for servers whose replicas may have
     /// changed. Without a change to pods or streams only time changes it: the end of a
     /// replica's grace period, which is a deadline of the plane.
     pub(super) fn expect_dirty(&mut self, now: Now) {
@@ -50,8 +50,13 @@ impl<B: Backend> Controller<B> {
             is_required(pod, replica, now.at)
         });
         let replicas: Vec<Name> = required.map(|p| p.meta.name.as_str().into()).collect();
-        let server: Arc<str> = server.into();
-        self.event(now, Event::ReplicasExpected { server, replicas });
+        let name: Arc<str> = server.into();
+        let expected = Event::ReplicasExpected {
+            server: name,
+            replicas,
+        };
+        self.event(now, expected);
+        self.note_features(server);
     }
 
     /// Deletes pods of StatefulSets whose evaluator is missing or outdated: they were created

@@ -14,7 +14,7 @@ use super::{Controller, recovery::Recovered};
 use crate::{
     action::{Action, FetchModule},
     backend::Backend,
-    objects::{PolicyObject, RevisionObject, RouteObject},
+    objects::{Kind, ObjectRef, PolicyObject, RevisionObject, RouteObject},
     view::Now,
 };
 
@@ -27,16 +27,16 @@ impl<B: Backend> Controller<B> {
         id: &PolicyId,
         object: &PolicyObject,
     ) -> StoredRevisions {
-        let routed = self.routed_revision(object);
+        let named = self.routed_revision(object);
         // A route to a server that does not exist names nothing: it is removed, and must not
         // come back before the server's replicas serve.
-        let routed = routed.filter(|_| self.has_server(&object.server));
+        let routed = named.clone().filter(|_| self.has_server(&object.server));
         let Found {
             mut stored,
             mut specs,
             phases,
             obsolete,
-        } = self.find_stored(object, routed.as_ref());
+        } = self.find_stored(object, routed.as_ref(), named.as_ref());
         if let Some(routed) = &routed
             && stored.active.is_none()
         {
@@ -116,12 +116,31 @@ impl<B: Backend> Controller<B> {
         self.in_flight(&id).retiring.remove(&revision);
         self.landed(&id);
         self.forget_revision(&id, &revision);
+        self.forget_candidate(&id, &revision);
         self.event(now, Event::Rollout(id, Input::Retired(revision)));
         self.check_revisions(&key);
         self.trim_history(&key);
     }
 
-    /// Deletes the oldest history beyond what the policy keeps.
+    /// The object of a candidate that left is deleted, before a watch reports it.
+    fn forget_candidate(&mut self, id: &PolicyId, revision: &RevisionId) {
+        let mut own = self.objects.revisions(&id.key, &id.uid);
+        let found =
+            own.find(|r| r.phase == Phase::Candidate && r.revision().as_ref() == Some(revision));
+        let meta = found.map(|r| r.meta.clone());
+        drop(own);
+        if let Some(meta) = meta {
+            self.objects.remove(&ObjectRef {
+                kind: Kind::Revisions,
+                namespace: meta.namespace,
+                name: meta.name,
+                uid: meta.uid,
+            });
+        }
+    }
+
+    /// Deletes the oldest history beyond what the policy keeps, and candidates that nobody rolls out: the response to
+    /// their write was lost, and the policy was edited since.
     pub(super) fn trim_history(&mut self, key: &PolicyKey) {
         let Some(object) = self.objects.policy(key) else {
             return;
@@ -138,14 +157,38 @@ impl<B: Backend> Controller<B> {
             .collect();
         history.sort_by_key(|(generation, _)| std::cmp::Reverse(*generation));
         let old = history.into_iter().skip(parsed.history_limit);
+        let own = self.objects.revisions(key, &object.meta.uid);
+        let abandoned = own.filter(|r| self.is_abandoned(object, r));
         let old: Vec<(String, String)> = old
-            .map(|(_, r)| r.meta.full_name())
+            .map(|(_, r)| r)
+            .chain(abandoned)
+            .map(|r| r.meta.full_name())
             .filter(|name| deleting.is_none_or(|d| !d.contains(name)))
             .collect();
         if !old.is_empty() {
             self.in_flight(&id).deleting.extend(old.iter().cloned());
             self.actions.push(Action::DeleteRevisions(id, old));
         }
+    }
+
+    fn is_abandoned(&self, object: &PolicyObject, stored: &RevisionObject) -> bool {
+        let id = object.id();
+        let Ok(policy) = &stored.policy else {
+            return false;
+        };
+        let storing = self.in_flight.get(&id).and_then(|f| f.storing);
+        policy.generation < object.meta.generation
+            && storing != Some(policy.generation)
+            && !stored.meta.deleting
+            && !was_active(object, stored, &policy.revision)
+            && !self.is_served(&id, &policy.revision)
+            && !self.is_retiring(&id, &policy.revision)
+            && !self.is_routed_to(&id, &policy.revision)
+    }
+
+    fn is_retiring(&self, id: &PolicyId, revision: &RevisionId) -> bool {
+        let in_flight = self.in_flight.get(id);
+        in_flight.is_some_and(|f| f.retiring.contains(revision))
     }
 
     pub(super) fn revisions_deleted(&mut self, id: &PolicyId, names: &[(String, String)]) {
@@ -183,13 +226,20 @@ impl<B: Backend> Controller<B> {
     }
 
     /// What the route names is active. If it names nothing, the revision of the newest
-    /// generation becomes a candidate again, whatever its phase. A candidate whose module is
+    /// generation becomes a candidate again, whatever its phase, and the one that was active last
+    /// returns beside it: the newest generation may turn out to be bad. A candidate whose module is
     /// missing is left out, so that its module is fetched and vetted again. A policy that is
     /// being deleted may have lost its route already: what was active drains.
-    fn find_stored(&self, object: &PolicyObject, routed: Option<&RevisionId>) -> Found {
+    fn find_stored(
+        &self,
+        object: &PolicyObject,
+        routed: Option<&RevisionId>,
+        named: Option<&RevisionId>,
+    ) -> Found {
         let mut found = Found::default();
         let continues = routed.is_none() && !object.meta.deleting;
         let recorded = routed.and_then(|routed| self.resolved(object, routed));
+        let last_good = continues.then(|| self.last_active(object, named)).flatten();
         for revision in self.objects.revisions(&object.key, &object.meta.uid) {
             let (policy, spec) = match (&revision.policy, &revision.spec) {
                 (Ok(policy), Some(spec)) => (policy.clone(), spec.clone()),
@@ -214,7 +264,15 @@ impl<B: Backend> Controller<B> {
                     found.phases.push((id.clone(), Phase::Active));
                 }
                 found.stored.active = Some(policy);
-            } else if was_active(object, revision, &id) && !(continues && is_current) {
+            } else if last_good.as_ref() == Some(&id) {
+                // It is known to work: a missing module is only fetched.
+                let is_recorded = revision.phase == Phase::History
+                    || is_current && revision.phase != Phase::Candidate;
+                if !is_recorded {
+                    found.phases.push((id.clone(), Phase::History));
+                }
+                found.stored.last_good = Some(policy);
+            } else if was_active(object, revision, &id) {
                 if revision.phase == Phase::History {
                     continue;
                 }
@@ -235,6 +293,17 @@ impl<B: Backend> Controller<B> {
         }
         found.stored.candidates.sort_by_key(|p| p.generation);
         found
+    }
+
+    /// The revision that was active last. Generations become active in their order: a rollback makes a new one.
+    /// The process that pointed a route at one may have ended before it recorded the phase.
+    fn last_active(&self, object: &PolicyObject, named: Option<&RevisionId>) -> Option<RevisionId> {
+        let own = self.objects.revisions(&object.key, &object.meta.uid);
+        let own = own.filter_map(|r| Some((r.policy.as_ref().ok()?, r)));
+        let active =
+            own.filter(|(p, r)| named == Some(&p.revision) || was_active(object, r, &p.revision));
+        let last = active.max_by_key(|(p, _)| p.generation);
+        last.map(|(p, _)| p.revision.clone())
     }
 }
 

@@ -1,6 +1,8 @@
 //! Rollbacks: which revision, and who waits for the result.
 
-use assent_api::{parse::Rollback, revision::Phase};
+use std::collections::BTreeSet;
+
+use assent_api::{Parsed, PolicyRevisionSpec, parse::Rollback, revision::Phase};
 use assent_core::PolicyKey;
 use tracing::{info, warn};
 
@@ -9,6 +11,7 @@ use crate::{
     action::{Action, EventKind, PolicyEvent, RollbackError, RollbackResult, RollbackTarget},
     backend::Backend,
     objects::{PolicyObject, RevisionObject},
+    revision,
     view::Now,
 };
 
@@ -83,6 +86,28 @@ impl<B: Backend> Controller<B> {
         }
     }
 
+    /// Whoever asked for the rollback was allowed to read the Secrets of the policy as it is, and was not asked
+    /// about others.
+    fn check_secrets(
+        &self,
+        object: &PolicyObject,
+        target: &PolicyRevisionSpec,
+    ) -> Result<(), String> {
+        let secrets = |parsed: &Parsed| -> BTreeSet<String> {
+            let sources = parsed.settings_from.iter();
+            sources.map(|s| s.secret_key_ref.name.clone()).collect()
+        };
+        let target = revision::parsed(&object.key, target, &self.config.parse)?;
+        let known = object.parsed.as_ref().map(secrets).unwrap_or_default();
+        match secrets(&target).difference(&known).next() {
+            None => Ok(()),
+            Some(name) => Err(format!(
+                "the earlier revision has settings from the Secret {name}, which the policy does not name now; \
+                 apply the earlier manifest instead, so that it is checked whether you may read that Secret"
+            )),
+        }
+    }
+
     /// The revision to roll back to. "Previous" is the revision that was active before the one
     /// that is active now, whatever candidate is pending. Only a revision that was active is a
     /// target: a candidate was never shown to work.
@@ -129,6 +154,7 @@ impl<B: Backend> Controller<B> {
         };
         let (generation, found) = found.ok_or_else(rejected)?;
         let spec = found.spec.as_ref().ok_or("the revision cannot be read")?;
+        self.check_secrets(object, spec)?;
         Ok(RollbackTarget {
             generation: *generation,
             spec: spec.policy.clone(),

@@ -10,7 +10,7 @@ use assent_core::{
 };
 use tracing::{error, info, warn};
 
-use super::{Controller, RouteWrite};
+use super::{Controller, in_flight::RouteWrite};
 use crate::{
     action::{Action, FlipError, RouteUpdate},
     backend::{Backend, RouteSpec},
@@ -140,7 +140,6 @@ impl<B: Backend> Controller<B> {
             return self.remove_orphans(key);
         };
         let id = rollout.id().clone();
-        let active = rollout.active().map(|p| p.revision.clone());
         let written = rollout
             .unrouted()
             .find(|revision| self.is_routed_to(&id, revision))
@@ -152,11 +151,15 @@ impl<B: Backend> Controller<B> {
         if !self.has_server(&server) {
             return self.remove_routes_of_missing_server(key, &server);
         }
-        // The route was written, but the response was lost.
+        // The route was written, but the response was lost. The rest of the transition may be missing: a change
+        // between validating and mutating takes several writes.
         if let Some(written) = written {
-            return self.flipped(now, id, written, Vec::new());
+            self.flipped(now, id.clone(), written, Vec::new());
         }
-        let Some(active) = active else { return };
+        let active = self.plane.rollout_of(&id).and_then(|r| r.active());
+        let Some(active) = active.map(|p| p.revision.clone()) else {
+            return;
+        };
         let Some(update) = self.route_update(&id, &active) else {
             return;
         };
@@ -248,6 +251,7 @@ impl<B: Backend> Controller<B> {
             revision,
             resolved: &ResolvedRevision::new(revision.as_str(), spec),
             uid: &id.uid,
+            confirmed: self.is_confirmed(id),
         });
         Some(RouteUpdate {
             desired,
@@ -274,7 +278,16 @@ impl<B: Backend> Controller<B> {
         }
     }
 
-    fn is_routed_to(&self, id: &PolicyId, revision: &RevisionId) -> bool {
+    /// A revision has drained, and a route still names it: a write failed, or somebody edited the route. Without the
+    /// revision evaluators would answer 404, so it stays until the route is repaired.
+    pub(super) fn keep_routed(&mut self, now: Now, id: PolicyId, revision: RevisionId) {
+        let key = id.key.clone();
+        warn!(policy = %key, %revision, "a route names a revision that has drained; keeping it");
+        self.event(now, Event::Rollout(id, Input::StillRouted(revision)));
+        self.check_route(now, &key);
+    }
+
+    pub(super) fn is_routed_to(&self, id: &PolicyId, revision: &RevisionId) -> bool {
         let own = self.objects.routes(&id.key);
         let mut own = own.filter(|r| r.belongs_to(&id.uid));
         own.any(|r| r.revision.as_ref() == Some(revision))

@@ -1,5 +1,6 @@
 //! PolicyServers: created, applied, deleted.
 
+use assent_api::parse::ContextLimits;
 use assent_core::{plane::Event, rollout::PolicyId};
 use tracing::{info, warn};
 
@@ -42,6 +43,9 @@ impl<B: Backend> Controller<B> {
             return;
         }
         let spec = object.spec().map(|s| s.spec_json.clone());
+        let limits = object
+            .spec()
+            .map_or_else(ContextLimits::default, |s| s.context);
         let is_new = self.plane.server(name).is_none();
         if is_new {
             self.actions.push(Action::AddServer(name.to_owned()));
@@ -50,6 +54,7 @@ impl<B: Backend> Controller<B> {
             self.event(now, Event::ServerAdded { server, counted });
             self.update_withheld(now, name);
         }
+        self.contexts.set_limits(name, Some(limits));
         let applied = self.applied.entry(name.to_owned()).or_default();
         let edited = applied.considered != spec;
         applied.considered = spec;
@@ -154,7 +159,9 @@ impl<B: Backend> Controller<B> {
         for id in &own {
             self.forget_policy(now, id);
         }
+        self.contexts.set_limits(name, None);
         self.actions.push(Action::RemoveServer(name.to_owned()));
+        self.confirming.remove(name);
         self.event(now, Event::ServerRemoved(name.into()));
         self.applied.remove(name);
         let object = self.objects.server(name);

@@ -52,7 +52,8 @@ impl<B: Backend> Controller<B> {
         let distributed = rollout
             .and_then(|r| r.active())
             .into_iter()
-            .chain(candidate);
+            .chain(candidate)
+            .chain(rollout.and_then(|r| r.last_good()));
         let distributed: Vec<RevisionId> = distributed.map(|p| p.revision.clone()).collect();
         for revision in distributed {
             let known = self.signatures.get(&revision);

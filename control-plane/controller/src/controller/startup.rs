@@ -137,10 +137,14 @@ fn is_on_its_way(plane: &Plane, id: &PolicyId) -> bool {
     if rollout.active().is_some() || rollout.is_held() {
         return false;
     }
-    let Some(candidate) = rollout.candidate() else {
-        return is_undecided(rollout);
-    };
+    if is_undecided(rollout) {
+        return true;
+    }
+    let candidate = rollout.candidate().map(|c| &c.policy);
+    let mut next = candidate.into_iter().chain(rollout.last_good());
     let server = plane.server_of(id).and_then(|name| plane.server(name));
-    let fold = server.map(|s| s.fleet.fold(&candidate.policy.revision));
-    fold.is_some_and(|fold| fold.wanted > 0 && fold.rejected == 0)
+    next.any(|policy| {
+        let fold = server.map(|s| s.fleet.fold(&policy.revision));
+        fold.is_some_and(|fold| fold.wanted > 0 && fold.rejected == 0)
+    })
 }

@@ -2,7 +2,7 @@
 
 use assent_api::{
     PolicyStatus,
-    server::{EvaluatorRow, PolicyServerStatus},
+    server::{CollectionRow, EvaluatorRow, PolicyServerStatus},
     status::MAX_ROWS,
 };
 use assent_core::{
@@ -17,9 +17,13 @@ use super::{Controller, STATUS_INTERVAL};
 use crate::{
     action::{Action, EventKind, PolicyEvent, Status, StatusTarget, StatusUpdate},
     backend::Backend,
+    contexts::CollectionState,
     objects::{Kind, Object, PolicyObject, ServerObject, policy_key},
     view::{ActiveFacts, Now, to_condition, to_status},
 };
+
+/// Rows of collections in a status, as the schema has it.
+const MAX_COLLECTION_ROWS: usize = 64;
 
 /// What events reported of a policy: status, reason and generation of the conditions that
 /// people wait for.
@@ -221,6 +225,7 @@ impl<B: Backend> Controller<B> {
             let shown = rows.into_iter().take(MAX_ROWS);
             status.evaluators = shown.map(|(_, row)| row).collect();
         }
+        status.context = self.collection_rows(name);
         let ready = self.server_ready(object, &status);
         let stored = object.status.as_ref();
         let before = stored.and_then(|s| s.conditions.first());
@@ -237,6 +242,27 @@ impl<B: Backend> Controller<B> {
             name: name.clone(),
         };
         self.actions.push(Action::WriteStatus(target, update));
+    }
+
+    /// The collections of a server, the largest first.
+    fn collection_rows(&self, server: &str) -> Vec<CollectionRow> {
+        let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let rows = self.contexts.reports_of(server).map(|(spec, report)| {
+            let state = report.map_or(CollectionState::Syncing, |r| r.state);
+            CollectionRow {
+                id: spec.id().to_string().chars().take(8).collect(),
+                api_version: spec.api_version().to_owned(),
+                kind: spec.kind().to_owned(),
+                state: state.as_str().to_owned(),
+                objects: report.map_or(0, |r| count(r.objects)),
+                bytes: report.map_or(0, |r| count(r.bytes)),
+                message: report.map_or_else(String::new, |r| r.detail.clone()),
+            }
+        });
+        let mut rows: Vec<CollectionRow> = rows.collect();
+        rows.sort_by(|a, b| (b.bytes, &a.id).cmp(&(a.bytes, &b.id)));
+        rows.truncate(MAX_COLLECTION_ROWS);
+        rows
     }
 
     fn server_ready(&self, object: &ServerObject, status: &PolicyServerStatus) -> Condition {
@@ -348,6 +374,13 @@ fn is_server_urgent(stored: &PolicyServerStatus, new: &PolicyServerStatus) -> bo
         || stored.ready_replicas != new.ready_replicas
         || stored.snapshot != new.snapshot
         || stored.conditions != new.conditions
+        || states(stored) != states(new)
+}
+
+fn states(status: &PolicyServerStatus) -> Vec<(&str, &str)> {
+    let rows = status.context.iter();
+    rows.map(|row| (row.id.as_str(), row.state.as_str()))
+        .collect()
 }
 
 /// The condition with the time of `before`, if its status is the same.

@@ -121,6 +121,8 @@ pub struct RouteObject<E> {
     pub revision: Option<RevisionId>,
     /// What the route records of the revision that it was written for.
     pub resolved: Option<Arc<ResolvedRevision>>,
+    /// Whether it asks a mutating policy once more about what it changed.
+    pub confirms: bool,
     /// The object itself.
     pub existing: E,
 }
@@ -204,12 +206,9 @@ impl PolicyObject {
         }
     }
 
-    /// [`Kind::Policies`] or [`Kind::ClusterPolicies`].
+    /// The kind of the object.
     pub fn kind(&self) -> Kind {
-        match self.key.namespace() {
-            Some(_) => Kind::Policies,
-            None => Kind::ClusterPolicies,
-        }
+        Kind::of(&self.key)
     }
 }
 

@@ -57,6 +57,7 @@ fn mk_route(kind: Kind, name: &str, policy: &str, uid: &str, version: u64) -> Ob
         uid: None,
         revision: None,
         resolved: None,
+        confirms: false,
         existing: (),
     }))
 }
@@ -203,17 +204,6 @@ fn object_without_a_version_can_be_created_again() {
     objects.apply(Change::Applied(mk()));
     objects.apply(Change::Deleted(reference(Kind::Servers, "", "a", "a")));
     assert_eq!(objects.insert(mk()).len(), 1);
-}
-
-#[test]
-fn few_deleted_objects_are_remembered() {
-    let mut deleted = Deleted::default();
-    for number in 0..2 * MAX_DELETED {
-        deleted.remember(&number.to_string());
-    }
-    assert_eq!(deleted.uids.len(), MAX_DELETED);
-    assert_eq!(deleted.order.len(), MAX_DELETED);
-    assert!(!deleted.contains(&mk_meta("", "a", "0", 1)));
 }
 
 #[test]

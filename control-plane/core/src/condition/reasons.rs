@@ -15,7 +15,11 @@ pub const REASONS: &[DocumentedReason] = &[
     row(Policy, Accepted, False, Reason::Invalid, "The spec, the module or the settings are not valid. The message has the original error.", "Correct the spec or the module."),
     row(Policy, Accepted, False, Reason::PullError, "The module cannot be pulled. The control plane retries.", "Check the URL, the registry and its credentials."),
     row(Policy, Accepted, False, Reason::SignatureRejected, "The PolicyServer requires a signature that the module does not have.", "Sign the module, or correct `spec.verification` of the PolicyServer."),
-    row(Policy, Accepted, False, Reason::ContextUnavailable, "The policy or its module reads other objects of the cluster, which evaluators do not have. Without them it might allow everything.", "Use a policy that looks at the request alone."),
+    row(Policy, Accepted, False, Reason::SettingsUnavailable, "A Secret of `spec.settingsFrom` cannot be read or used, or the module rejects the settings with its value. The control plane retries.", "Correct the Secret, or allow the control plane to read it."),
+    row(Policy, Accepted, False, Reason::ContextForbidden, "The policy declares a kind that it may not read: its PolicyServer does not allow the kind, the control plane may not list and watch it, or the kind is outside of the policy's namespace. A revision that is already active stays enforced.", "The message names what is missing."),
+    row(Policy, Accepted, False, Reason::ContextAbsent, "The policy declares a kind that the API server does not serve. A revision that is already active stays enforced, and reading the kind is an error.", "Install the CustomResourceDefinition, or correct `apiVersion` and `kind`. The policy is considered again when the kind appears."),
+    row(Policy, Accepted, False, Reason::ContextTooLarge, "The objects that the policy declares do not fit into `spec.context.memoryLimit` of its PolicyServer. The message has their number and size. The control plane retries.", "Declare `fields`, `namespaces` or a `labelSelector`, or raise the limit."),
+    row(Policy, Accepted, False, Reason::ContextUnavailable, "The policy must see other objects of the cluster and cannot: its module reads some and the policy declares no kind, or `assent up` runs without `--objects`. Without them it might allow everything.", "Declare the kinds in `spec.contextAwareResources`; start `assent up` with `--objects`."),
     row(Policy, Accepted, False, Reason::TargetNotFound, "The PolicyServer of the policy does not exist.", "Create the PolicyServer. `spec.policyServer` cannot be changed."),
     row(Policy, Accepted, False, Reason::NotAllowed, "The PolicyServer does not allow policies of this namespace. A revision that is already active stays enforced.", "Name another PolicyServer in a new policy, or add the namespace to `spec.allowedNamespaces` of the PolicyServer."),
     row(Policy, Accepted, False, Reason::QuotaExceeded, "The namespace has more policies than it may have, and this one is not among the oldest. A revision that is already active stays enforced.", "Delete policies of the namespace, or raise `--max-policies-per-namespace`."),
@@ -31,6 +35,7 @@ pub const REASONS: &[DocumentedReason] = &[
 
     row(Policy, Enforced, True, Reason::Enforced, "Programmed, and the webhook calls this generation.", ""),
     row(Policy, Enforced, True, Reason::SignatureRejected, "The webhook calls this generation, but its module is not signed with a key that the PolicyServer has now. It stays enforced.", "Sign the module, correct `spec.verification` of the PolicyServer, or replace the policy."),
+    row(Policy, Enforced, True, Reason::SettingsUnavailable, "The webhook calls this generation, but a Secret of `spec.settingsFrom` cannot be read or used now. The generation stays enforced with the values that it was made with.", "Correct the Secret, or allow the control plane to read it."),
     row(Policy, Enforced, Unknown, Reason::Pending, "This generation is still being checked.", "See `Accepted`."),
     row(Policy, Enforced, False, Reason::WebhookPending, "Every required replica serves this generation, and the webhook is being updated.", "Wait. If it lasts, check the control plane's permissions and logs."),
     row(Policy, Enforced, False, Reason::NotProgrammed, "This generation is not served by every required replica. An earlier generation stays enforced: see `Ready`.", "See `Programmed`."),
@@ -56,6 +61,7 @@ pub const REASONS: &[DocumentedReason] = &[
     row(PolicyReplica, Ready, False, Reason::SelfTestFailed, "The module failed its first call.", "Correct the module."),
     row(PolicyReplica, Ready, False, Reason::SwapFailed, "The replica could not start to serve the loaded revision.", "Check the replica's logs."),
     row(PolicyReplica, Ready, False, Reason::RuntimeFailed, "The module failed repeatedly after it was loaded.", "Correct the module, or roll back."),
+    row(PolicyReplica, Ready, False, Reason::ContextNotSynced, "The replica does not have all objects that the policy reads yet. It serves the revision as soon as it has them.", "Wait. The message names the kinds that are missing."),
     row(PolicyReplica, Ready, Unknown, Reason::Disconnected, "The replica is not connected.", "Check its pod."),
 
     row(PolicyServer, Ready, True, Reason::Ready, "Every replica is ready.", ""),

@@ -66,7 +66,10 @@ fn every_row_is_unique_and_names_a_remedy_if_something_is_wrong() {
     assert!(keys.windows(2).all(|pair| pair[0] != pair[1]));
     for row in REASONS {
         assert!(row.when.ends_with('.'), "{row:?}");
-        let serves_on = matches!(row.reason, Reason::LastGood | Reason::SignatureRejected);
+        let serves_on = matches!(
+            row.reason,
+            Reason::LastGood | Reason::SignatureRejected | Reason::SettingsUnavailable
+        );
         let healthy = row.status == ConditionStatus::True && !serves_on;
         assert_eq!(healthy, row.remedy.is_empty(), "{row:?}");
     }

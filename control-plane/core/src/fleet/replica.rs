@@ -30,7 +30,14 @@ pub struct Replica {
     pub(super) before: Option<AppliedSnapshot>,
 }
 
-/// A replica's description of itself. Only its name and instance affect decisions.
+/// What evaluators can do that those of earlier versions cannot.
+pub mod feature {
+    /// It answers `/confirm/`: what a mutating policy would still change is a denial.
+    pub const CONFIRM: &str = "confirm";
+}
+
+/// A replica's description of itself. Only its name, its instance and its features affect
+/// decisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// The replica's name.
@@ -47,6 +54,8 @@ pub struct Node {
     pub abis: Vec<String>,
     /// The address at which it answers admission reviews.
     pub endpoint: String,
+    /// What it can do that evaluators of earlier versions cannot.
+    pub features: Vec<String>,
 }
 
 /// Whether a replica is connected.
@@ -79,6 +88,15 @@ pub enum ReplicaState {
     Rejected,
     /// It has no open stream.
     Disconnected,
+}
+
+// === impl Node ===
+
+impl Node {
+    /// Whether it has a feature.
+    pub fn supports(&self, feature: &str) -> bool {
+        self.features.iter().any(|known| known == feature)
+    }
 }
 
 // === impl Replica ===

@@ -448,3 +448,38 @@ fn health_check_changes_last_seen_only() {
     assert!(script.fleet.replica("stranger").is_none());
     script.check(("a", 1), "1: 1 applied complete");
 }
+
+#[test]
+fn feature_is_supported_if_every_counted_replica_reported_it() {
+    let mut script = Script::expecting(&["a", "b"]);
+    let can = |script: &Script| {
+        let fleet = &script.fleet;
+        (fleet.supports("x"), fleet.lacks("x"))
+    };
+    let connect = |script: &mut Script, name: &str, stream: u64, features: &[&str]| {
+        let features = features.iter().map(ToString::to_string).collect();
+        let node = Node {
+            features,
+            ..mk_node(name, &stream.to_string())
+        };
+        let now = script.now;
+        script
+            .fleet
+            .opened(now, node, format!("pod {name}"), stream);
+    };
+    // Nothing is known of replicas that have not connected.
+    assert_eq!(can(&script), (false, false));
+    connect(&mut script, "a", 1, &["w", "x"]);
+    assert_eq!(can(&script), (false, false));
+    connect(&mut script, "b", 2, &["w"]);
+    assert_eq!(can(&script), (false, true));
+    // Another process of that name has another version.
+    connect(&mut script, "b", 3, &["x"]);
+    assert_eq!(can(&script), (true, false));
+    // A replica keeps what it reported while it is away, and followers never count.
+    script.close("b", 3);
+    connect(&mut script, "follower", 4, &[]);
+    assert_eq!(can(&script), (true, false));
+    script.expect(&[]);
+    assert_eq!(can(&script), (false, false));
+}

@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Index {
     by_server: BTreeMap<Arc<str>, BTreeSet<PolicyId>>,
-    /// Rollouts by PolicyServer that wait for the acknowledgement of a candidate.
+    /// Rollouts by PolicyServer that wait for the acknowledgement of a candidate or of the last good revision.
     candidates: BTreeMap<Arc<str>, BTreeSet<PolicyId>>,
     /// Rollouts whose newest generation is neither accepted nor refused.
     pending: BTreeSet<PolicyId>,
@@ -114,7 +114,8 @@ impl Index {
 impl Keys {
     pub(super) fn of(rollout: &Rollout) -> Self {
         Self {
-            candidate: rollout.candidate().is_some() && !rollout.is_deleting(),
+            candidate: (rollout.candidate().is_some() || rollout.last_good().is_some())
+                && !rollout.is_deleting(),
             pending: *rollout.acceptance() == Acceptance::Pending && !rollout.is_deleting(),
             deadline: rollout.deadline(),
         }

@@ -5,10 +5,11 @@ use crate::{
     digest::Version,
     fixtures::{
         mk_applied, mk_content, mk_id, mk_node, mk_policy, mk_refused, mk_rejection, mk_revision,
+        show_output,
     },
     fleet::Name,
     policy::Policy,
-    rollout::{Input, Output, Refusal},
+    rollout::{Input, Refusal},
     session::Report,
     snapshot::{RouteState, Snapshot},
     status::ConditionType,
@@ -257,19 +258,5 @@ fn state(state: RouteState) -> &'static str {
         RouteState::Active => "active",
         RouteState::Candidate => "candidate",
         RouteState::Retired => "retired",
-    }
-}
-
-fn show_output(output: &Output) -> String {
-    let generation = |r: &RevisionId| r.short().split('-').next().unwrap().to_owned();
-    match output {
-        Output::Flip { from, to } => {
-            let from = from.as_ref().map_or("none".to_owned(), generation);
-            format!("flip {from} to {}", to.generation)
-        }
-        Output::Retire(revision) => format!("retire {}", generation(revision)),
-        Output::RemoveWebhook => "unroute".into(),
-        Output::Release => "release".into(),
-        Output::Enforced(took) => format!("enforced after {took:?}"),
     }
 }

@@ -48,7 +48,11 @@ pub enum RefusalReason {
     NotAllowed,
     QuotaExceeded,
     Conflicted,
+    ContextAbsent,
+    ContextForbidden,
+    ContextTooLarge,
     ContextUnavailable,
+    SettingsUnavailable,
 }
 
 /// Something that happened to a policy.
@@ -81,6 +85,8 @@ pub enum Input {
     FlipUnknown,
     /// The revision is stored as history.
     Retired(RevisionId),
+    /// The revision cannot be stored as history, because a route names it.
+    StillRouted(RevisionId),
     /// A replica reported a request on a retired path.
     Request(RevisionId),
     /// The object is being deleted.
@@ -125,10 +131,21 @@ impl RefusalReason {
         )
     }
 
+    /// Whether the policy itself is fine, and objects that it reads are not available.
+    pub fn is_context(self) -> bool {
+        matches!(
+            self,
+            RefusalReason::ContextAbsent
+                | RefusalReason::ContextForbidden
+                | RefusalReason::ContextTooLarge
+        )
+    }
+
     /// Whether an active revision of the refused generation is still what the user wants. A
-    /// second manifest of the same name does not affect the first one, and a permission that
-    /// was withdrawn ends no protection.
+    /// second manifest of the same name does not affect the first one, a permission that was
+    /// withdrawn ends no protection, and neither does a kind that is gone: evaluators report
+    /// errors instead of empty lists, and the policy's `failurePolicy` decides.
     pub fn spares_active(self) -> bool {
-        self == RefusalReason::Conflicted || self.is_permission()
+        self == RefusalReason::Conflicted || self.is_permission() || self.is_context()
     }
 }

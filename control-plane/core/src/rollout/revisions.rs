@@ -14,6 +14,8 @@ pub struct StoredRevisions {
     pub candidates: Vec<Arc<Policy>>,
     /// Revisions that drain.
     pub draining: Vec<Arc<Policy>>,
+    /// If the webhook is lost: what it named last.
+    pub last_good: Option<Arc<Policy>>,
 }
 
 /// A revision that is being rolled out.
@@ -22,6 +24,8 @@ pub struct Candidate {
     /// The revision.
     pub policy: Arc<Policy>,
     pub(super) since: Millis,
+    /// It was active until the webhook was lost.
+    pub(super) was_active: bool,
     /// It was not applied everywhere before the progress deadline. It can still become active.
     pub stalled: bool,
     /// The progress deadline has passed, whether or not it is stalled: there is no deadline any
@@ -48,8 +52,16 @@ impl Candidate {
         Self {
             policy,
             since,
+            was_active: false,
             stalled: false,
             overdue: false,
+        }
+    }
+
+    pub(super) fn returning(policy: Arc<Policy>, since: Millis) -> Self {
+        Self {
+            was_active: true,
+            ..Self::new(policy, since)
         }
     }
 }

@@ -97,6 +97,8 @@ pub enum Stage {
     Swap,
     /// The first real reviews failed.
     Runtime,
+    /// A collection of objects that the revision reads is not synced.
+    Context,
 }
 
 /// What a session asks for.
@@ -212,7 +214,7 @@ impl Report {
 
 impl Stage {
     /// Every stage, in the order of the wire's numbers.
-    pub const ALL: [Stage; 10] = [
+    pub const ALL: [Stage; 11] = [
         Stage::Unspecified,
         Stage::Fetch,
         Stage::Verify,
@@ -223,6 +225,7 @@ impl Stage {
         Stage::SelfTest,
         Stage::Swap,
         Stage::Runtime,
+        Stage::Context,
     ];
 
     /// For labels and messages.
@@ -238,6 +241,7 @@ impl Stage {
             Stage::SelfTest => "selftest",
             Stage::Swap => "swap",
             Stage::Runtime => "runtime",
+            Stage::Context => "context",
         }
     }
 }

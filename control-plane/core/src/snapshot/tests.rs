@@ -8,7 +8,9 @@ use serde_json::Value;
 use super::*;
 use crate::{
     fixtures::{mk_policy, mk_snapshot},
-    policy::{Content, ContextResource, Limits, Mode, Policy, PolicyKey},
+    policy::{
+        Content, ContextResource, Limits, Mode, Policy, PolicyKey, RequestMatch, RequestScope,
+    },
 };
 
 mod sharing;
@@ -27,6 +29,20 @@ fn context(text: &str) -> ContextResource {
     ContextResource {
         api_version: api_version.into(),
         kind: kind.into(),
+        ..ContextResource::default()
+    }
+}
+
+fn narrowed<const F: usize, const N: usize>(
+    fields: [&str; F],
+    namespaces: [&str; N],
+    label_selector: &str,
+) -> ContextResource {
+    ContextResource {
+        fields: fields.map(str::to_owned).into(),
+        namespaces: namespaces.map(str::to_owned).into(),
+        label_selector: label_selector.into(),
+        ..context("v1/Pod")
     }
 }
 
@@ -36,6 +52,7 @@ fn content(vector: &Value) -> Content {
         module_digest: text("module_digest").parse().unwrap(),
         abi: text("abi"),
         settings_json: text("settings_json").as_bytes().into(),
+        settings_salt: [].into(),
         mode: match text("mode").as_str() {
             "MONITOR" => Mode::Monitor,
             _ => Mode::Protect,
@@ -52,6 +69,7 @@ fn content(vector: &Value) -> Content {
         host_capabilities: strings(&vector["host_capabilities"]),
         message: text("message"),
         entrypoint: text("entrypoint"),
+        requests: None,
     }
 }
 
@@ -108,10 +126,16 @@ fn versions_are_those_of_the_contract() {
     }
 }
 
+fn scope(change: fn(&mut RequestScope)) -> RequestScope {
+    let mut scope = RequestScope::default();
+    change(&mut scope);
+    scope
+}
+
 #[test]
 fn every_field_of_the_content_makes_another_digest() {
     let base = content(&vectors()["policies"][0]);
-    let changes: [fn(&mut Content); 10] = [
+    let changes: [fn(&mut Content); 17] = [
         |c| c.module_digest = Digest::of(b"other"),
         |c| c.abi = "opa".into(),
         |c| c.settings_json = b"{\"a\":1}".as_slice().into(),
@@ -120,8 +144,15 @@ fn every_field_of_the_content_makes_another_digest() {
         |c| c.limits.timeout_ms += 1,
         |c| c.limits.memory_bytes += 1,
         |c| c.context_resources.push(context("v1/Pod")),
+        |c| c.context_resources.push(narrowed(["spec"], [], "")),
+        |c| c.context_resources.push(narrowed([], ["spec"], "")),
+        |c| c.context_resources.push(narrowed([], [], "spec")),
         |c| c.message.push('x'),
         |c| c.entrypoint.push('x'),
+        |c| c.requests = Some(RequestScope::default().into()),
+        |c| c.requests = Some(scope(|s| s.order = 1).into()),
+        |c| c.requests = Some(scope(|s| s.reads_body = false).into()),
+        |c| c.requests = Some(scope(|s| s.matches.push(RequestMatch::default())).into()),
     ];
     let mut seen = vec![base.digest()];
     for change in changes {

@@ -31,7 +31,7 @@ impl Case {
         let stored = StoredRevisions {
             active: active.map(|g| mk_policy("p", g)),
             candidates: candidate.map(|g| mk_policy("p", g)).into_iter().collect(),
-            draining: Vec::new(),
+            ..StoredRevisions::default()
         };
         let rollout = Rollout::new(mk_id("p"), Millis(0), generation, timing);
         Self {

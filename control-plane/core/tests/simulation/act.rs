@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use assent_core::{
-    Digest, Millis, Mode, Policy, PolicyKey,
+    Digest, Millis, Policy, PolicyKey,
     plane::StreamEvent,
-    policy::{Content, DEFAULT_SERVER, Limits},
+    policy::{Content, DEFAULT_SERVER},
     rollout::PolicyId,
 };
 
@@ -111,18 +111,11 @@ impl World {
 
     fn content(&mut self) -> Content {
         self.contents += 1;
-        let content = Content {
-            module_digest: Digest::of(&self.contents.to_be_bytes()),
-            abi: "wapc".into(),
-            settings_json: b"{}".as_slice().into(),
-            mode: Mode::Protect,
-            mutating: false,
-            limits: Limits::default(),
-            context_resources: Vec::new(),
-            host_capabilities: Vec::new(),
-            message: String::new(),
-            entrypoint: String::new(),
-        };
+        let content = Content::new(
+            Digest::of(&self.contents.to_be_bytes()),
+            "wapc",
+            b"{}".as_slice().into(),
+        );
         if self.rng.percent(30) {
             self.shaky.insert(content.digest());
         }

@@ -129,12 +129,12 @@ impl World {
             .values()
             .filter_map(|o| o.webhook.as_ref());
         let named = named.map(|p| p.revision.clone());
-        let lately = self
+        let recent = self
             .history
             .asked
             .iter()
             .filter(|(_, at)| **at + WINDOW > self.now);
-        named.chain(lately.map(|(path, _)| path.clone()))
+        named.chain(recent.map(|(path, _)| path.clone()))
     }
 
     /// I1, I6, I12: every path that may be asked for is answered by everyone who counts.

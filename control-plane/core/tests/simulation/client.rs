@@ -173,7 +173,7 @@ impl Client {
         }
     }
 
-    /// The set that a response leads to; an error where it is not what its version says.
+    /// The set that a response leads to; an error if its content does not match its version.
     pub(crate) fn verify(&self, down: &Down) -> Result<Set, String> {
         let stream = self
             .stream

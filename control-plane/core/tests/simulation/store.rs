@@ -61,6 +61,7 @@ impl Object {
             active: self.webhook.clone(),
             candidates: candidates.into_iter().cloned().collect(),
             draining: draining.into_iter().cloned().collect(),
+            ..StoredRevisions::default()
         }
     }
 

@@ -1,4 +1,4 @@
-//! Tokens out of a file.
+//! Tokens from a file.
 
 use std::{
     collections::HashMap,
@@ -17,16 +17,16 @@ use super::{Access, Authenticator, Error as AuthError, Principal};
 #[cfg(test)]
 mod tests;
 
-/// How often the file is looked at: a changed token works within this time.
+/// How often the file is checked: a changed token works within this time.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Tokens from a file: one per line, `token` or `token,replica-id`. The latter is good for
-/// that replica alone. Empty lines and lines that start with `#` are skipped. A change of
-/// the file is picked up; where the new content cannot be read, the old one stays.
+/// Tokens from a file: one per line, `token` or `token,replica-id`. The latter is valid for that
+/// replica only. Empty lines and lines that start with `#` are skipped. The file is read again when
+/// it changes; if the new content is not valid, the old one stays in use.
 #[derive(Debug)]
 pub struct StaticTokens {
     path: PathBuf,
-    /// Tokens are looked up by their digest: the time that takes says nothing about them.
+    /// Tokens are looked up by their digests, so that the time does not depend on the token.
     tokens: ArcSwap<HashMap<Digest, Option<Arc<str>>>>,
     seen: Mutex<Seen>,
 }
@@ -45,7 +45,7 @@ pub enum Error {
     /// It has no token in it.
     #[error("token file {0} has no token: write one per line")]
     Empty(PathBuf),
-    /// A line's second part is no replica name.
+    /// The second part of a line is not a replica name.
     #[error("token file {path}, line {line}: what follows the comma must be a replica's name")]
     Replica {
         /// The file.
@@ -64,7 +64,7 @@ struct Seen {
 // === impl StaticTokens ===
 
 impl StaticTokens {
-    /// Reads the file; warns where others than its owner may read it.
+    /// Reads the file; warns if others than its owner may read it.
     pub fn load(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
         warn_if_readable(&path);

@@ -3,25 +3,18 @@ use std::time::UNIX_EPOCH;
 
 use assent_core::{
     Digest, Policy, PolicyKey, Route, RouteState,
-    policy::{Content as PolicyContent, Limits},
+    policy::Content as PolicyContent,
     session::{Answer, InitialRequest, Input, Output, Session},
 };
 
 use super::*;
 
 fn mk_policy(name: &str, settings: usize) -> Arc<Policy> {
-    let content = PolicyContent {
-        module_digest: Digest::of(name.as_bytes()),
-        abi: "wapc".into(),
-        settings_json: vec![b'x'; settings].into(),
-        mode: assent_core::Mode::Protect,
-        mutating: false,
-        limits: Limits::default(),
-        context_resources: Vec::new(),
-        host_capabilities: Vec::new(),
-        message: String::new(),
-        entrypoint: String::new(),
-    };
+    let content = PolicyContent::new(
+        Digest::of(name.as_bytes()),
+        "wapc",
+        vec![b'x'; settings].into(),
+    );
     Arc::new(Policy::new(
         PolicyKey::cluster(name),
         1,
@@ -83,10 +76,14 @@ fn messages(encoded: &Encoded) -> Vec<Bytes> {
 fn a_nonce_in_front_decodes_like_a_normal_message() {
     for settings in [0, COPY_BYTES, 10 * CHUNK_BYTES] {
         let snapshot = mk_snapshot(&["a", "b"], settings);
-        let encoded = Encoded::new(StreamKind::Delta, &mk_header(), Content::full(&snapshot));
+        let encoded = Encoded::new(
+            StreamKind::Delta,
+            &mk_header(),
+            Content::full(&snapshot, Settings::Sent),
+        );
         let [message] = messages(&encoded).try_into().unwrap();
         let decoded = v1::DeltaPolicyDiscoveryResponse::decode(message).unwrap();
-        let mut expected = Content::full(&snapshot).into_delta(&mk_header(), 0, 0);
+        let mut expected = Content::full(&snapshot, Settings::Sent).into_delta(&mk_header(), 0, 0);
         expected.nonce = "7-1".into();
         assert_eq!(decoded, expected);
     }
@@ -98,11 +95,12 @@ fn a_state_of_the_world_has_its_nonce_in_its_own_field() {
     let encoded = Encoded::new(
         StreamKind::StateOfTheWorld,
         &mk_header(),
-        Content::full(&snapshot),
+        Content::full(&snapshot, Settings::Sent),
     );
     let [message] = messages(&encoded).try_into().unwrap();
     let decoded = v1::PolicyDiscoveryResponse::decode(message).unwrap();
-    let mut expected = Content::full(&snapshot).into_state_of_the_world(&mk_header(), 0, 0);
+    let mut expected =
+        Content::full(&snapshot, Settings::Sent).into_state_of_the_world(&mk_header(), 0, 0);
     expected.nonce = "7-1".into();
     assert_eq!(decoded, expected);
 }
@@ -114,7 +112,7 @@ fn a_large_set_is_split_and_loses_nothing() {
     let encoded = Encoded::with_limit(
         StreamKind::Delta,
         &mk_header(),
-        Content::full(&snapshot),
+        Content::full(&snapshot, Settings::Sent),
         limit,
     );
     let mut policies = Vec::new();
@@ -130,7 +128,7 @@ fn a_large_set_is_split_and_loses_nothing() {
         policies.extend(part.policies);
         routes.extend(part.routes);
     }
-    let whole = Content::full(&snapshot);
+    let whole = Content::full(&snapshot, Settings::Sent);
     assert_eq!((policies, routes), (whole.policies, whole.routes));
 }
 
@@ -140,7 +138,7 @@ fn parts_stay_below_a_clients_limit() {
     let encoded = Encoded::new(
         StreamKind::StateOfTheWorld,
         &mk_header(),
-        Content::full(&snapshot),
+        Content::full(&snapshot, Settings::Sent),
     );
     let list = messages(&encoded);
     assert_eq!(list.len(), 3);
@@ -150,7 +148,11 @@ fn parts_stay_below_a_clients_limit() {
 #[test]
 fn streams_share_what_is_large() {
     let snapshot = mk_snapshot(&["a"], 2 * CHUNK_BYTES);
-    let encoded = Encoded::new(StreamKind::Delta, &mk_header(), Content::full(&snapshot));
+    let encoded = Encoded::new(
+        StreamKind::Delta,
+        &mk_header(),
+        Content::full(&snapshot, Settings::Sent),
+    );
     let (mut one, mut two) = (Vec::new(), Vec::new());
     encoded.chunks(mk_nonce(), &mut one);
     encoded.chunks(mk_nonce(), &mut two);

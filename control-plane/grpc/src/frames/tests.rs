@@ -15,6 +15,7 @@ fn mk_snapshot(names: &[&str]) -> Arc<Snapshot> {
             module_digest: Digest::of(name.as_bytes()),
             abi: "wapc".into(),
             settings_json: (*b"{}").into(),
+            settings_salt: [].into(),
             mode: Mode::Monitor,
             mutating: true,
             limits: Limits::default(),
@@ -22,6 +23,7 @@ fn mk_snapshot(names: &[&str]) -> Arc<Snapshot> {
             host_capabilities: Vec::new(),
             message: String::new(),
             entrypoint: String::new(),
+            requests: None,
         };
         Arc::new(Policy::new(PolicyKey::cluster(name), 1, "uid", content, 1))
     });
@@ -53,15 +55,39 @@ fn mk_response(to: &Arc<Snapshot>, held: &[&str]) -> Response {
 fn streams_that_send_the_same_share_one_encoding() {
     let snapshot = mk_snapshot(&["a", "b"]);
     let published = mk_published(&snapshot);
-    let full = published.encoded(StreamKind::Delta, &mk_response(&snapshot, &[]));
-    let again = published.encoded(StreamKind::Delta, &mk_response(&snapshot, &[]));
+    let full = published.encoded(
+        StreamKind::Delta,
+        &mk_response(&snapshot, &[]),
+        Settings::Sent,
+    );
+    let again = published.encoded(
+        StreamKind::Delta,
+        &mk_response(&snapshot, &[]),
+        Settings::Sent,
+    );
     assert!(Arc::ptr_eq(&full, &again));
-    let world = published.encoded(StreamKind::StateOfTheWorld, &mk_response(&snapshot, &[]));
+    let world = published.encoded(
+        StreamKind::StateOfTheWorld,
+        &mk_response(&snapshot, &[]),
+        Settings::Sent,
+    );
     assert!(!Arc::ptr_eq(&full, &world));
 
-    let claim = published.encoded(StreamKind::Delta, &mk_response(&snapshot, &["x"]));
-    let again = published.encoded(StreamKind::Delta, &mk_response(&snapshot, &["x"]));
-    let other = published.encoded(StreamKind::Delta, &mk_response(&snapshot, &["y"]));
+    let claim = published.encoded(
+        StreamKind::Delta,
+        &mk_response(&snapshot, &["x"]),
+        Settings::Sent,
+    );
+    let again = published.encoded(
+        StreamKind::Delta,
+        &mk_response(&snapshot, &["x"]),
+        Settings::Sent,
+    );
+    let other = published.encoded(
+        StreamKind::Delta,
+        &mk_response(&snapshot, &["y"]),
+        Settings::Sent,
+    );
     assert!(Arc::ptr_eq(&claim, &again));
     assert!(!Arc::ptr_eq(&claim, &other));
 }
@@ -74,6 +100,7 @@ fn the_cache_is_bounded() {
         published.encoded(
             StreamKind::Delta,
             &mk_response(&snapshot, &[&n.to_string()]),
+            Settings::Sent,
         );
     }
     assert_eq!(published.frames.lock().unwrap().len(), MAX_CACHED);
@@ -89,7 +116,7 @@ fn large_differences_are_shared_up_to_a_bound() {
     let published = mk_published(&snapshot);
     let encode = |held: &str| {
         let response = mk_response(&snapshot, &[held]);
-        published.encoded(StreamKind::Delta, &response)
+        published.encoded(StreamKind::Delta, &response, Settings::Sent)
     };
     assert!(Arc::ptr_eq(&encode("first"), &encode("first")));
     for n in 0..2 * MAX_LARGE_CLAIMS {
@@ -107,11 +134,33 @@ fn large_differences_are_shared_up_to_a_bound() {
 fn responses_to_another_snapshot_are_not_shared() {
     let (old, new) = (mk_snapshot(&["a"]), mk_snapshot(&["a", "b"]));
     let published = mk_published(&new);
-    let encoded = published.encoded(StreamKind::Delta, &mk_response(&old, &[]));
+    let encoded = published.encoded(StreamKind::Delta, &mk_response(&old, &[]), Settings::Sent);
     assert!(
         encoded.len()
             < published
-                .encoded(StreamKind::Delta, &mk_response(&new, &[]))
+                .encoded(StreamKind::Delta, &mk_response(&new, &[]), Settings::Sent)
                 .len()
     );
+}
+
+#[test]
+fn confidential_settings_are_encoded_apart() {
+    let plain = mk_snapshot(&["a"]);
+    let mut secret = Policy::clone(plain.policies().next().unwrap());
+    secret.content.settings_json = (*b"{\"token\":\"hunter2\"}").into();
+    secret.content.settings_salt = (*b"pepper").into();
+    secret.content_digest = secret.content.digest();
+    let secret = Arc::new(Snapshot::new([Arc::new(secret)], []));
+    let encode = |snapshot: &Arc<Snapshot>, settings| {
+        let published = mk_published(snapshot);
+        let response = mk_response(snapshot, &[]);
+        let first = published.encoded(StreamKind::Delta, &response, Settings::Sent);
+        let encoded = published.encoded(StreamKind::Delta, &response, settings);
+        (Arc::ptr_eq(&first, &encoded), format!("{encoded:?}"))
+    };
+    assert!(encode(&plain, Settings::Withheld).0, "nothing is withheld");
+    let (shared, sent) = encode(&secret, Settings::Sent);
+    assert!(shared && sent.contains("hunter2") && sent.contains("pepper"));
+    let (shared, withheld) = encode(&secret, Settings::Withheld);
+    assert!(!shared && !withheld.contains("hunter2") && !withheld.contains("pepper"));
 }

@@ -1,7 +1,8 @@
 //! Pages of client status to the wire.
 
-use std::time::SystemTime;
+use std::{sync::Arc, time::SystemTime};
 
+use assent_context::{CollectionSpec, Mark};
 use assent_core::{
     Millis,
     fleet::{Node, ReplicaState},
@@ -10,20 +11,36 @@ use assent_core::{
 use assent_proto::{google::rpc, v1};
 
 use super::{ConditionRow, Page, PolicyRow, ReplicaRow};
-use assent_wire::to_proto::stage;
+use assent_wire::{
+    context::{collection_to_proto, mark_to_proto},
+    to_proto::stage,
+};
 
 use crate::to_proto::timestamp;
 
-pub(super) fn response(page: &Page) -> v1::ClientStatusResponse {
+pub(super) fn response(page: &Page, marks: impl Fn(&str) -> Vec<Mark>) -> v1::ClientStatusResponse {
     let when = |millis: Millis| {
         let since = page.now.since(millis);
         timestamp(page.at.checked_sub(since).unwrap_or(SystemTime::UNIX_EPOCH))
     };
     v1::ClientStatusResponse {
         version_info: text(page.version),
-        replicas: page.replicas.iter().map(|row| replica(row, when)).collect(),
+        replicas: page
+            .replicas
+            .iter()
+            .map(|row| replica(row, when, marks(&row.name)))
+            .collect(),
         policies: page.policies.iter().map(policy).collect(),
         next_page_token: page.next.clone().unwrap_or_default(),
+        collections: Vec::new(),
+    }
+}
+
+/// A collection at its source.
+pub(super) fn collection((spec, mark): &(Arc<CollectionSpec>, Mark)) -> v1::CollectionStatus {
+    v1::CollectionStatus {
+        collection: Some(collection_to_proto(spec)),
+        mark: Some(mark_to_proto(mark)),
     }
 }
 
@@ -37,7 +54,11 @@ pub(super) fn state_of(state: v1::ReplicaState) -> Option<ReplicaState> {
     }
 }
 
-fn replica(row: &ReplicaRow, when: impl Fn(Millis) -> prost_types::Timestamp) -> v1::ReplicaStatus {
+fn replica(
+    row: &ReplicaRow,
+    when: impl Fn(Millis) -> prost_types::Timestamp,
+    marks: Vec<Mark>,
+) -> v1::ReplicaStatus {
     let replica = &row.replica;
     let report = &replica.report;
     let refused = report.refused.as_ref();
@@ -59,6 +80,7 @@ fn replica(row: &ReplicaRow, when: impl Fn(Millis) -> prost_types::Timestamp) ->
             None => rejected.map(rejection).collect(),
         },
         protocol_errors: report.protocol_errors,
+        context: marks.iter().map(mark_to_proto).collect(),
     }
 }
 
@@ -74,6 +96,7 @@ fn node(name: &str, node: &Node) -> v1::Node {
         endpoint: node.endpoint.clone(),
         // Matters when a stream opens, and is not kept.
         lease_transitions: 0,
+        features: node.features.clone(),
     }
 }
 

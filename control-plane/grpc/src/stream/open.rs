@@ -135,6 +135,7 @@ impl<R: Request> Opening<R> {
             timing: Timing::new(&hub.inner().config, caller.principal.expires()),
             in_use: caller.peer.as_ref().map(|peer| peer.use_stream()),
             peer: caller.peer,
+            settings: caller.principal.settings(),
             half_closed: false,
             gate,
             hub,
@@ -179,9 +180,10 @@ fn hash(node: &Node) -> u64 {
         engine,
         abis,
         endpoint,
+        features,
     } = node;
     let names = (id, policy_server, instance_uid, evaluator_version);
-    NODES.hash_one((names, engine, abis, endpoint))
+    NODES.hash_one((names, engine, abis, endpoint, features))
 }
 
 fn invalid(error: from_proto::Error) -> (BadFirst, Status) {

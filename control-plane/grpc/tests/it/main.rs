@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod connections;
+mod context;
 mod discovery;
 mod limits;
 mod modules;

@@ -88,6 +88,10 @@ impl StatusSource for Board {
         }))
     }
 
+    async fn servers(&self) -> Result<Vec<String>, Unavailable> {
+        Ok(vec!["default".to_owned(), "tenants".to_owned()])
+    }
+
     fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -139,6 +143,18 @@ async fn status_comes_in_pages_of_replicas() {
     assert_eq!((two.replicas.len(), two.policies.len()), (1, 0));
     assert_eq!(two.replicas[0].node.as_ref().unwrap().id, "r-1");
     assert!(two.next_page_token.is_empty());
+}
+
+#[tokio::test]
+async fn servers_are_listed() {
+    let plane = Plane::synced(&[]).await;
+    let mut client = ClientStatusServiceClient::new(plane.channel().await);
+    let listed = client
+        .list_policy_servers(v1::ListPolicyServersRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(listed.policy_servers, ["default", "tenants"]);
 }
 
 #[tokio::test]

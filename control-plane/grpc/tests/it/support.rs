@@ -1,14 +1,14 @@
 use std::{sync::Arc, time::Duration};
 
 use assent_core::{
-    Digest, Mode, Policy, PolicyKey, Route, RouteState, Snapshot,
-    policy::{Content, Limits},
-    session::Report,
+    Digest, Policy, PolicyKey, Route, RouteState, Snapshot, policy::Content, session::Report,
 };
 use assent_grpc::{
     Authenticator, Config, ControlPlane, Discovery, Hub, Options, Services, StreamEvent, Tls,
     auth::Open,
     certificate::{Certificates, SelfSignedCa},
+    context::Context,
+    csds::Csds,
     modules::Modules,
     rollout::Rollout,
     serve,
@@ -25,6 +25,7 @@ use tonic::{
 };
 
 use crate::{
+    context::Live,
     modules::Shelf,
     state::{Board, History},
 };
@@ -37,6 +38,7 @@ pub(crate) struct Plane {
     pub(crate) hub: Hub,
     pub(crate) events: mpsc::Receiver<StreamEvent>,
     pub(crate) board: Arc<Board>,
+    pub(crate) live: Arc<Live>,
     pub(crate) url: String,
     pub(crate) shutdown: CancellationToken,
     pub(crate) task: JoinHandle<()>,
@@ -57,18 +59,11 @@ pub(crate) async fn within<F: Future>(future: F) -> F::Output {
 }
 
 pub(crate) fn mk_policy(name: &str, settings: usize) -> Arc<Policy> {
-    let content = Content {
-        module_digest: Digest::of(name.as_bytes()),
-        abi: "wapc".into(),
-        settings_json: vec![b'1'; settings].into(),
-        mode: Mode::Protect,
-        mutating: false,
-        limits: Limits::default(),
-        context_resources: Vec::new(),
-        host_capabilities: Vec::new(),
-        message: String::new(),
-        entrypoint: String::new(),
-    };
+    let content = Content::new(
+        Digest::of(name.as_bytes()),
+        "wapc",
+        vec![b'1'; settings].into(),
+    );
     Arc::new(Policy::new(
         PolicyKey::cluster(name),
         1,
@@ -170,11 +165,14 @@ impl Plane {
         };
         let hub = Hub::new(config, control_plane, tx);
         let board = Board::new();
+        let live = Arc::new(Live::default());
         let ca = Arc::new(SelfSignedCa::in_memory(vec!["evaluator.test".into()]).unwrap());
         let services = Services::new(Discovery::new(hub.clone(), auth.clone()))
             .with(Modules::new(hub.clone(), auth.clone(), Arc::new(Shelf)))
             .with(ClientStatus::new(hub.clone(), auth.clone(), board.clone()))
+            .with(Csds::new(hub.clone(), auth.clone(), board.clone()))
             .with(Rollout::new(hub.clone(), auth.clone(), Arc::new(History)))
+            .with(Context::new(hub.clone(), auth.clone(), live.clone()))
             .with(Certificates::new(hub.clone(), auth, ca));
         let shutdown = CancellationToken::new();
         let serving = serve(
@@ -190,6 +188,7 @@ impl Plane {
             hub,
             events,
             board,
+            live,
             url,
             shutdown,
             task,
@@ -201,7 +200,7 @@ impl Plane {
             .publish("default", snapshot, std::time::SystemTime::now());
     }
 
-    /// The value of a series without its prefix, 0 where there is none.
+    /// The value of a series without its prefix, 0 if there is none.
     pub(crate) fn counted(&self, series: &str) -> u64 {
         let mut registry = Registry::default();
         self.hub.metrics().register(&mut registry);

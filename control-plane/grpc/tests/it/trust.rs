@@ -1,8 +1,9 @@
-use std::{fs, sync::Arc};
+use std::{fs, net::SocketAddr, sync::Arc};
 
+use assent_core::Policy;
 use assent_grpc::{
-    Config, Tls,
-    auth::{Open, StaticTokens},
+    Authenticator, Config, Tls,
+    auth::{Access, Error, Open, Principal, StaticTokens},
     certificate::SelfSignedCa,
 };
 use assent_proto::v1::{
@@ -11,7 +12,7 @@ use assent_proto::v1::{
 };
 use tonic::{
     Code, Request as Call,
-    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Error},
+    transport::{self, Certificate, Channel, ClientTlsConfig, Endpoint},
 };
 
 use crate::support::*;
@@ -64,6 +65,63 @@ async fn streams_need_a_token_of_that_replica() {
     assert!(plane.events.try_recv().is_err());
     assert_eq!(open(&plane, "r-0", "bound").await, Code::Ok);
     assert_eq!(open(&plane, "r-1", "anyone").await, Code::Ok);
+}
+
+/// Tells replicas by their token: of the PolicyServer, or injected into a pod of a user.
+struct ByToken;
+
+#[tonic::async_trait]
+impl Authenticator for ByToken {
+    async fn authenticate(
+        &self,
+        token: Option<&str>,
+        _: Option<SocketAddr>,
+        _: Access,
+    ) -> Result<Principal, Error> {
+        Ok(Principal::Replica {
+            id: "r-0".into(),
+            policy_server: None,
+            identity: "test".into(),
+            expires: None,
+            follower: token == Some("follower"),
+            addresses: Vec::new(),
+        })
+    }
+}
+
+/// Whoever can run a pod could read the settings in its evaluator, or use its token.
+#[tokio::test]
+async fn settings_from_secrets_are_sent_to_evaluators_of_the_server_only() {
+    let plane = Plane::start_with(Config::default(), Arc::new(ByToken)).await;
+    let mut policy = Policy::clone(&mk_policy("a", 2));
+    policy.content.settings_json = (*b"{\"token\":\"hunter2\"}").into();
+    policy.content.settings_salt = (*b"pepper").into();
+    policy.content_digest = policy.content.digest();
+    let digest = policy.content_digest.to_string();
+    plane.publish(mk_set(&[Arc::new(policy), mk_policy("b", 2)]));
+    plane.hub.set_synced();
+    let mut client = plane.client().await;
+    for (token, withheld) in [("member", false), ("follower", true)] {
+        let requests = with_token(tokio_stream::once(first("r-0")), token);
+        let mut stream = client.delta_policies(requests).await.unwrap().into_inner();
+        let response = stream.message().await.unwrap().unwrap();
+        assert_policies(&response.policies, &digest, withheld);
+    }
+    let request = with_token(v1::PolicyDiscoveryRequest::default(), "member");
+    let fetched = client.fetch_policies(request).await.unwrap().into_inner();
+    assert_policies(&fetched.policies, &digest, true);
+}
+
+#[track_caller]
+fn assert_policies(policies: &[v1::Policy], digest: &str, withheld: bool) {
+    let [a, b] = policies else {
+        panic!("two policies must be sent: {policies:?}");
+    };
+    assert_eq!(a.content_digest, digest, "the version stays the same");
+    assert_eq!(a.settings_withheld, withheld);
+    assert_eq!(a.settings_json.is_empty(), withheld);
+    assert_eq!(a.settings_salt.is_empty(), withheld);
+    assert!(!b.settings_withheld && !b.settings_json.is_empty());
 }
 
 #[tokio::test]
@@ -126,7 +184,7 @@ async fn health_is_open_and_follows_the_hub() {
 }
 
 /// Connects, trusting `ca` for the name that the endpoint's certificate has.
-async fn secure(plane: &Plane, ca: &SelfSignedCa) -> Result<Channel, Error> {
+async fn secure(plane: &Plane, ca: &SelfSignedCa) -> Result<Channel, transport::Error> {
     let tls = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(ca.certificate_pem()))
         .domain_name("discovery.test");

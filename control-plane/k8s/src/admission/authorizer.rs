@@ -20,6 +20,15 @@ pub trait Authorizer: Send + Sync + 'static {
     fn allows(&self, review: SubjectAccessReviewSpec) -> BoxFuture<'_, Result<bool, String>>;
 }
 
+/// Something that the author must be allowed to do.
+pub(super) trait Permission: Sync {
+    /// The question whether `user` may do it.
+    fn review(&self, user: &UserInfo) -> SubjectAccessReviewSpec;
+
+    /// What a user is told who may not do it.
+    fn refusal(&self, user: &UserInfo) -> String;
+}
+
 /// Asks by SubjectAccessReview.
 pub struct ApiAuthorizer(pub Client);
 
@@ -28,7 +37,7 @@ pub struct ApiAuthorizer(pub Client);
 pub(super) async fn authorize(
     authorizer: &dyn Authorizer,
     user: &UserInfo,
-    required: &[Access],
+    required: &[impl Permission],
 ) -> Option<Verdict> {
     let answers = required.iter().map(|access| async move {
         let answer = authorizer.allows(access.review(user));
@@ -65,5 +74,17 @@ impl Authorizer for ApiAuthorizer {
             let status = status.unwrap_or_default();
             Ok(status.allowed && status.denied != Some(true))
         })
+    }
+}
+
+// === impl Access ===
+
+impl Permission for Access {
+    fn review(&self, user: &UserInfo) -> SubjectAccessReviewSpec {
+        Access::review(self, user)
+    }
+
+    fn refusal(&self, user: &UserInfo) -> String {
+        Access::refusal(self, user)
     }
 }

@@ -13,7 +13,7 @@ use assent_core::{Mode, PolicyKey};
 use kube::{Client, core::DynamicObject};
 use tokio::sync::{mpsc, watch as channel};
 
-use super::{Known, KnownServer, State, inject};
+use super::{AdmissionView, ServerView, State, inject};
 use crate::{
     convert::Converter,
     watch,
@@ -36,7 +36,7 @@ pub struct AdmissionCache(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    state: ArcSwapOption<Known>,
+    state: ArcSwapOption<AdmissionView>,
     /// Uids of StatefulSets by PolicyServer.
     stateful_sets: ArcSwapOption<BTreeMap<String, String>>,
     changes: channel::Sender<u64>,
@@ -120,18 +120,18 @@ impl AdmissionCache {
 
     /// Stores a state as if it had been listed.
     #[cfg(test)]
-    pub(crate) fn set_known(&self, known: Known) {
+    pub(crate) fn set_known(&self, known: AdmissionView) {
         self.store(known);
     }
 
-    fn store(&self, known: Known) {
+    fn store(&self, known: AdmissionView) {
         self.0.state.store(Some(Arc::new(known)));
         self.0.changes.send_modify(|n| *n += 1);
     }
 }
 
 impl State for AdmissionCache {
-    fn known(&self) -> Option<Arc<Known>> {
+    fn known(&self) -> Option<Arc<AdmissionView>> {
         self.0.state.load_full()
     }
 
@@ -148,15 +148,15 @@ fn stateful_sets(objects: &Objects<DynamicObject>) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn known(objects: &Objects<DynamicObject>, options: &workload::Options) -> Known {
-    let mut known = Known::default();
+fn known(objects: &Objects<DynamicObject>, options: &workload::Options) -> AdmissionView {
+    let mut known = AdmissionView::default();
     for object in objects.servers().filter(|s| !s.meta.deleting) {
         if let Some(server) = object.spec() {
             let found = known_server(server, options);
             known.servers.insert(object.meta.name.clone(), found);
         }
     }
-    let selects = |server: &KnownServer| {
+    let selects = |server: &ServerView| {
         let allowed = server.policies_from.as_ref();
         allowed.is_some_and(|allowed| allowed.selector.is_some())
     };
@@ -180,14 +180,14 @@ fn known(objects: &Objects<DynamicObject>, options: &workload::Options) -> Known
     known
 }
 
-fn known_server(server: &ParsedServer, options: &workload::Options) -> KnownServer {
+fn known_server(server: &ParsedServer, options: &workload::Options) -> ServerView {
     let injection = server.spec.injection.as_ref();
     let parts = |place| {
         Arc::new(parts(&workload::evaluator_container(
             server, options, place,
         )))
     };
-    KnownServer {
+    ServerView {
         policies_from: server.spec.allowed_namespaces.clone(),
         allowed_namespaces: injection.map_or_else(Vec::new, |i| i.allowed_namespaces.clone()),
         own: parts(Place::Own),

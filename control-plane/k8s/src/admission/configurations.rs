@@ -3,7 +3,7 @@
 //! They fail closed: an object that nobody checked must not be stored. So each says narrowly
 //! what it is asked for, and a control plane that is down, being upgraded or gone locks nobody
 //! out: objects that are being deleted, edits of nothing but metadata, deletes, scaling (but to
-//! zero), the cluster's own collectors and our own service accounts never wait for us.
+//! zero), the cluster's own collectors and Assent's own service accounts never wait for Assent.
 
 use k8s_openapi::{
     api::admissionregistration::v1::{

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::names::FINALIZER;
 
-/// What is missing in the object: our finalizer, and fields that have a default. The API
+/// What is missing in the object: Assent's finalizer, and fields that have a default. The API
 /// server fills in the defaults of its schema before; an older schema has fewer of them.
 pub fn defaults(request: &Request, options: &assent_api::Options) -> Vec<PatchOperation> {
     let object = &request.object;

@@ -1,7 +1,7 @@
 //! Gives pods the evaluator that they ask for.
 //!
 //! Decisions are made on the pod's raw JSON and written as a minimal patch: fields that are
-//! newer than our types stay as they are, and so do the edits of other webhooks.
+//! newer than the types of this build stay as they are, and so do the edits of other webhooks.
 
 mod container;
 
@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Container, Volume};
 use serde_json::{Value, json};
 
 use self::container::Place;
-use super::{Known, KnownServer, Options, patch, review::Verdict};
+use super::{AdmissionView, Options, ServerView, patch, review::Verdict};
 use crate::names::{
     EVALUATOR_CONTAINER, PLACEHOLDER_IMAGE, SERVER_LABEL, TEMPLATE_HASH_ANNOTATION,
 };
@@ -78,7 +78,12 @@ pub enum Reason {
 }
 
 /// Decides about `pod`, which is created in `namespace`.
-pub fn inject(pod: &Value, namespace: &str, known: Option<&Known>, options: &Options) -> Outcome {
+pub fn inject(
+    pod: &Value,
+    namespace: &str,
+    known: Option<&AdmissionView>,
+    options: &Options,
+) -> Outcome {
     let label = patch::at(pod, &["metadata", "labels", SERVER_LABEL]);
     let Some(server) = label.and_then(Value::as_str) else {
         return Outcome::Unchanged;
@@ -112,7 +117,7 @@ pub fn inject(pod: &Value, namespace: &str, known: Option<&Known>, options: &Opt
 type Decided = Result<Vec<PatchOperation>, Reason>;
 
 /// A pod of a PolicyServer's StatefulSet: the placeholder is replaced in place.
-fn own_pod(pod: &Value, place: Option<Place<'_>>, server: &KnownServer) -> Decided {
+fn own_pod(pod: &Value, place: Option<Place<'_>>, server: &ServerView) -> Decided {
     let parts = &server.own;
     match place {
         Some(place) if place.image() == PLACEHOLDER_IMAGE => {
@@ -126,7 +131,7 @@ fn own_pod(pod: &Value, place: Option<Place<'_>>, server: &KnownServer) -> Decid
 }
 
 /// Whether a user's pod may have an evaluator injected.
-fn allowed(pod: &Value, server: &str, namespace: &str, found: &KnownServer) -> Result<(), Reason> {
+fn allowed(pod: &Value, server: &str, namespace: &str, found: &ServerView) -> Result<(), Reason> {
     if patch::at(pod, &["metadata", "annotations", MIRROR_ANNOTATION]).is_some() {
         return Err(Reason::Mirror);
     }
@@ -146,7 +151,7 @@ fn allowed(pod: &Value, server: &str, namespace: &str, found: &KnownServer) -> R
     }
 }
 
-/// Volumes that `container` mounts and the pod lacks. One that we have no source for is a
+/// Volumes that `container` mounts and the pod lacks. One that has no source is a
 /// StatefulSet's claim elsewhere, and an emptyDir here.
 fn volumes(pod: &Value, container: &Value, ours: &[Value]) -> Vec<PatchOperation> {
     let path = ["spec", "volumes"];

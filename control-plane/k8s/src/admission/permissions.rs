@@ -1,14 +1,17 @@
-//! What the author of a PolicyServer must be allowed to do.
+//! What the authors of PolicyServers and policies must be allowed to do.
 //!
 //! A PolicyServer becomes pods in the control plane's namespace. Its author must not get more
 //! by it than by creating those pods himself, so the webhook asks the API server whether he may.
 //! Only what the request changes is asked for: whoever may scale a PolicyServer or edit its limits
 //! needs no permission for the image that somebody else chose.
+//!
+//! The author of a policy whose settings come from Secrets must be allowed to read these, whatever
+//! he changes: a policy can disclose its settings, and he may have changed its module.
 
 use std::collections::BTreeSet;
 
 use assent_api::{
-    PolicyServerSpec,
+    Parsed, PolicyServerSpec,
     parse::{self, Manifest},
     tenancy::{Reference, ReferenceKind},
 };
@@ -21,7 +24,7 @@ use serde_json::Value;
 
 use super::{
     review::{Operation, Request},
-    validate::is_terminating,
+    validate::{is_terminating, is_untouched},
 };
 
 /// Fields that shape the pods of a PolicyServer. `replicas` is not among them: it is what
@@ -63,17 +66,26 @@ pub struct Access {
     pub namespace: String,
     /// Empty for all objects.
     pub name: String,
+    /// What follows from the object.
+    pub why: &'static str,
 }
 
-/// Everything that the author of the PolicyServer in `request` must be allowed to do; empty for
-/// other requests and for invalid objects, which are refused anyway.
+const POD_REASON: &str = "pods of the PolicyServer run there";
+const SETTINGS_REASON: &str = "the policy can disclose its settings";
+
+/// Everything that the author of the object in `request` must be allowed to do; empty for
+/// invalid objects, which are refused anyway.
 pub fn required(request: &Request, namespace: &str, options: &assent_api::Options) -> Vec<Access> {
     let written = matches!(request.operation, Operation::Create | Operation::Update);
     if !written || !request.sub_resource.is_empty() || is_terminating(&request.object) {
         return Vec::new();
     }
-    let Ok(Manifest::Server(new)) = parse::manifest(&request.object, options) else {
-        return Vec::new();
+    let new = match parse::manifest(&request.object, options) {
+        Ok(Manifest::Server(new)) => new,
+        Ok(Manifest::Policy(policy)) if !is_untouched(request) => {
+            return settings_secrets(&policy, namespace);
+        }
+        _ => return Vec::new(),
     };
     // An old object that is not valid never took effect.
     let old = match parse::manifest(&request.old_object, options) {
@@ -90,6 +102,7 @@ pub fn required(request: &Request, namespace: &str, options: &assent_api::Option
             resource: "pods",
             namespace: namespace.to_owned(),
             name: String::new(),
+            why: POD_REASON,
         });
     }
     all.extend(references(&old, &new.spec, namespace));
@@ -103,6 +116,7 @@ pub fn required(request: &Request, namespace: &str, options: &assent_api::Option
             resource: "policyservers/privileged",
             namespace: String::new(),
             name: new.name.clone(),
+            why: POD_REASON,
         });
     }
     all
@@ -145,26 +159,59 @@ fn references(old: &PolicyServerSpec, new: &PolicyServerSpec, namespace: &str) -
             "serviceaccounts",
         ),
     ] {
-        let own: Vec<&Reference> = added.iter().filter(|r| r.kind == kind).collect();
-        let names: BTreeSet<&str> = own.iter().map(|r| r.name.as_str()).collect();
-        let names: Vec<&str> = match names.len() {
-            0..=MAX_NAMED => names.into_iter().collect(),
-            _ => vec![""],
+        let own = added.iter().filter(|r| r.kind == kind);
+        let own: Vec<_> = own.map(|r| (r.name.as_str(), r.path.as_str())).collect();
+        let access = Access {
+            fields: String::new(),
+            verb,
+            group: "",
+            resource,
+            namespace: namespace.to_owned(),
+            name: String::new(),
+            why: POD_REASON,
         };
-        for name in names {
-            let fields = own.iter().filter(|r| name.is_empty() || r.name == name);
-            let fields: Vec<&str> = fields.map(|r| r.path.as_str()).take(MAX_NAMED).collect();
-            all.push(Access {
-                fields: fields.join(", "),
-                verb,
-                group: "",
-                resource,
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            });
-        }
+        all.extend(named(&own, &access));
     }
     all
+}
+
+/// Access to each object of a list of names and fields.
+fn named(objects: &[(&str, &str)], access: &Access) -> Vec<Access> {
+    let names: BTreeSet<&str> = objects.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = match names.len() {
+        0..=MAX_NAMED => names.into_iter().collect(),
+        _ => vec![""],
+    };
+    let of = |name: &str| {
+        let fields = objects.iter();
+        let fields = fields.filter(|(of, _)| name.is_empty() || *of == name);
+        let fields: Vec<&str> = fields.map(|(_, path)| *path).take(MAX_NAMED).collect();
+        Access {
+            fields: fields.join(", "),
+            name: name.to_owned(),
+            ..access.clone()
+        }
+    };
+    names.into_iter().map(of).collect()
+}
+
+/// Secrets that the settings of a policy come from.
+fn settings_secrets(policy: &Parsed, namespace: &str) -> Vec<Access> {
+    let paths = (0..policy.settings_from.len()).map(|n| format!("spec.settingsFrom[{n}]"));
+    let paths: Vec<String> = paths.collect();
+    let names = policy.settings_from.iter();
+    let names = names.map(|source| source.secret_key_ref.name.as_str());
+    let secrets: Vec<_> = names.zip(paths.iter().map(String::as_str)).collect();
+    let access = Access {
+        fields: String::new(),
+        verb: "get",
+        group: "",
+        resource: "secrets",
+        namespace: policy.key.namespace().unwrap_or(namespace).to_owned(),
+        name: String::new(),
+        why: SETTINGS_REASON,
+    };
+    named(&secrets, &access)
 }
 
 /// Settings that reach beyond the pod: what the Baseline Pod Security Standard restricts.
@@ -272,6 +319,7 @@ impl Access {
             verb,
             group,
             resource,
+            why,
             ..
         } = self;
         let dot = if group.is_empty() { "" } else { "." };
@@ -285,8 +333,7 @@ impl Access {
         };
         format!(
             "{fields}: {user:?} needs the permission to {verb} {resource}{dot}{group}{name}{place}, \
-             because pods of the PolicyServer run there; ask an administrator for it, or leave the \
-             fields out"
+             because {why}; ask an administrator for it, or leave the fields out"
         )
     }
 }

@@ -8,7 +8,7 @@ use assent_api::{
 };
 
 use super::{
-    Known,
+    AdmissionView,
     review::{Operation, Request},
     validate::{is_terminating, is_untouched},
 };
@@ -17,7 +17,7 @@ use super::{
 /// namespace may have.
 pub fn refusal(
     request: &Request,
-    known: &Known,
+    known: &AdmissionView,
     max: Option<usize>,
     options: &assent_api::Options,
 ) -> Option<String> {
@@ -38,7 +38,7 @@ pub fn refusal(
     })
 }
 
-fn server(policy: &Parsed, namespace: &str, known: &Known) -> Option<String> {
+fn server(policy: &Parsed, namespace: &str, known: &AdmissionView) -> Option<String> {
     let server = known.servers.get(&policy.server)?;
     let labels = known.namespaces.get(namespace);
     let allowed = match &server.policies_from {

@@ -16,17 +16,29 @@ use super::*;
 
 #[derive(Default)]
 struct Fixed {
-    known: Option<Arc<Known>>,
+    known: Option<Arc<AdmissionView>>,
     outcomes: Mutex<Vec<Outcome>>,
 }
 
 impl State for Fixed {
-    fn known(&self) -> Option<Arc<Known>> {
+    fn known(&self) -> Option<Arc<AdmissionView>> {
         self.known.clone()
     }
 
     fn observe(&self, outcome: &Outcome) {
         self.outcomes.lock().unwrap().push(outcome.clone());
+    }
+}
+
+/// Kinds are named by their lower-case plural.
+struct NoKinds;
+
+impl KindFinder for NoKinds {
+    fn find(
+        &self,
+        kind: assent_controller::contexts::KindRef,
+    ) -> BoxFuture<'_, Result<Option<String>, String>> {
+        Box::pin(async move { Ok(Some(format!("{}s", kind.kind.to_lowercase()))) })
     }
 }
 
@@ -91,7 +103,7 @@ async fn send_as(
     state: Arc<Fixed>,
     request: HttpRequest<HttpBody>,
 ) -> (StatusCode, Value) {
-    let router = router(options(), state, Arc::new(verbs));
+    let router = router(options(), state, Arc::new(verbs), Arc::new(NoKinds));
     let response = router.oneshot(request).await.unwrap();
     let status = response.status();
     let body = axum::body::to_bytes(response.into_body(), 1 << 20)
@@ -287,9 +299,9 @@ async fn quota_is_enforced() {
     }]);
     let policy = policy(json!({"module": "registry://x/y:v1", "rules": rules}));
     for (count, allowed) in [(1, true), (2, false)] {
-        let known = Known {
+        let known = AdmissionView {
             policies: [("shop".to_owned(), count)].into(),
-            ..Known::default()
+            ..AdmissionView::default()
         };
         let state = Arc::new(Fixed {
             known: Some(Arc::new(known)),

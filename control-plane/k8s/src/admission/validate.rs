@@ -8,7 +8,7 @@ use assent_core::PolicyKey;
 use serde_json::Value;
 
 use super::{
-    Known,
+    AdmissionView,
     review::{Operation, Request, Verdict},
     warnings,
 };
@@ -20,7 +20,7 @@ const NAMED: usize = 5;
 /// Decides by the very parser that the index uses: what is let in is what is understood.
 pub fn validate(
     request: &Request,
-    known: Option<&Known>,
+    known: Option<&AdmissionView>,
     options: &assent_api::Options,
 ) -> Verdict {
     if request.is_revision() {
@@ -43,7 +43,11 @@ pub(super) fn is_terminating(object: &Value) -> bool {
     stamp.is_some_and(|stamp| !stamp.is_null())
 }
 
-fn write(request: &Request, known: Option<&Known>, options: &assent_api::Options) -> Verdict {
+fn write(
+    request: &Request,
+    known: Option<&AdmissionView>,
+    options: &assent_api::Options,
+) -> Verdict {
     if is_terminating(&request.object) {
         return Verdict::allow();
     }
@@ -72,7 +76,7 @@ fn write(request: &Request, known: Option<&Known>, options: &assent_api::Options
 fn write_policy(
     request: &Request,
     policy: &Parsed,
-    known: Option<&Known>,
+    known: Option<&AdmissionView>,
     options: &assent_api::Options,
 ) -> Verdict {
     // An old object that is not valid has nothing that could be kept.
@@ -98,7 +102,7 @@ pub(super) fn is_untouched(request: &Request) -> bool {
         && rollback(old) == rollback(new)
 }
 
-fn delete(request: &Request, known: Option<&Known>) -> Verdict {
+fn delete(request: &Request, known: Option<&AdmissionView>) -> Verdict {
     let object = &request.old_object;
     if request.resource.resource != "policyservers" || is_terminating(object) {
         return Verdict::allow();
@@ -123,7 +127,7 @@ fn delete(request: &Request, known: Option<&Known>) -> Verdict {
     }
 }
 
-fn scale(request: &Request, known: Option<&Known>) -> Verdict {
+fn scale(request: &Request, known: Option<&AdmissionView>) -> Verdict {
     let (old, new) = (replicas(&request.old_object), replicas(&request.object));
     let server = request.resource.resource == "policyservers";
     // A Scale leaves its replicas out when they are zero.
@@ -135,7 +139,7 @@ fn scale(request: &Request, known: Option<&Known>) -> Verdict {
     }
 }
 
-fn scale_to_zero(server: &str, known: Option<&Known>) -> Verdict {
+fn scale_to_zero(server: &str, known: Option<&AdmissionView>) -> Verdict {
     if known.is_none() {
         return Verdict::later(
             "the control plane does not know all policies yet; try again in a moment",
@@ -151,7 +155,7 @@ fn scale_to_zero(server: &str, known: Option<&Known>) -> Verdict {
     }
 }
 
-fn protecting<'a>(server: &str, known: Option<&'a Known>) -> &'a [PolicyKey] {
+fn protecting<'a>(server: &str, known: Option<&'a AdmissionView>) -> &'a [PolicyKey] {
     let policies = known.and_then(|known| known.protecting.get(server));
     policies.map(Vec::as_slice).unwrap_or_default()
 }

@@ -5,13 +5,13 @@ use assent_api::{
     rules::{FailurePolicy, Rule},
 };
 
-use super::Known;
+use super::AdmissionView;
 
 /// Every request that matches waits that long when evaluators do not answer.
 const LONG_TIMEOUT_SECONDS: u32 = 15;
 
 /// Warnings for a policy.
-pub fn of_policy(policy: &Parsed, known: Option<&Known>) -> Vec<String> {
+pub fn of_policy(policy: &Parsed, known: Option<&AdmissionView>) -> Vec<String> {
     let everything = policy.rules.iter().any(sees_everything);
     let fails = policy.failure_policy == FailurePolicy::Fail;
     let (server, seconds) = (&policy.server, policy.timeout_seconds);
@@ -43,7 +43,7 @@ pub fn of_policy(policy: &Parsed, known: Option<&Known>) -> Vec<String> {
 }
 
 /// Warnings for a PolicyServer.
-pub fn of_server(server: &ParsedServer, known: Option<&Known>) -> Vec<String> {
+pub fn of_server(server: &ParsedServer, known: Option<&AdmissionView>) -> Vec<String> {
     let policies = known.and_then(|known| known.protecting.get(&server.name));
     let waiting = policies.is_some_and(|policies| !policies.is_empty());
     let idle = server.spec.replicas == 0 && waiting;

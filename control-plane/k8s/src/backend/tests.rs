@@ -48,6 +48,7 @@ fn mk_desired(cluster: &Cluster, mutating: bool, generation: i64) -> Vec<Desired
         policy: &policy,
         resolved: &ResolvedRevision::default(),
         uid: "u",
+        confirmed: true,
     })
 }
 

@@ -48,7 +48,7 @@ const LOOK: Duration = Duration::from_secs(60 * 60);
 // === impl CaManager ===
 
 impl CaManager {
-    /// Reads the authority. One of our own is made where there is none: by a create, so that
+    /// Reads the authority. If there is none, a new one is made: by a create, so that
     /// of two who try the second takes what the first one made.
     pub async fn open(
         client: Client,

@@ -304,7 +304,7 @@ fn provided_authority_signs_below_its_root() {
     assert!(!error.to_string().contains("delete"), "not ours: {error}");
 }
 
-/// An API server with a Secret of cert-manager, and perhaps our own record.
+/// An API server with a Secret of cert-manager, and perhaps Assent's record.
 async fn open_given(given: &Secret, record: Option<Value>) -> (CaManager, Requests) {
     let given = serde_json::to_value(given).unwrap();
     let (client, requests) = scripted(move |line| match line {

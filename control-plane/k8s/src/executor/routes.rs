@@ -88,8 +88,8 @@ pub(super) async fn write(
     Ok(changes)
 }
 
-/// Takes back a configuration that somebody edited so that watches and the mirror do not know
-/// it any more. Any other was written by another leader: that is a conflict.
+/// Takes back a configuration that somebody edited so that the mirror does not know it any more: without its
+/// annotation a shortened name names no policy. Any other was written by another leader: that is a conflict.
 async fn adopt(writer: &webhook::Writer, desired: &Desired) -> Result<ObjectMeta, webhook::Error> {
     let existing = writer.get(desired.kind(), desired.name()).await?;
     let labels = existing.metadata.labels.clone().unwrap_or_default();

@@ -124,6 +124,7 @@ fn mk_desired() -> ValidatingWebhookConfiguration {
         uid: "u",
         endpoint: &WebhookEndpoint::Url("https://example.com".into()),
         defaults: &defaults,
+        confirmed: true,
     });
     match desired.into_iter().next() {
         Some(Desired::Validating(object)) => *object,
@@ -140,6 +141,7 @@ fn mk_spec(module: &str) -> PolicyRevisionSpec {
         host_capabilities: Vec::new(),
         url: "registry://example.com/policy:v1".into(),
         signer: None,
+        secret_settings: None,
     };
     let limits = Limits::default();
     assent_controller::revision::make(&mk_parsed(), "u", 1, &module, limits).1

@@ -26,7 +26,7 @@ pub(super) struct Machine {
     held: Option<Held>,
     /// The highest term that evaluators have seen.
     outranked: u64,
-    /// When we last began a term because of that.
+    /// When this process last began a term because of that.
     raised: Option<Millis>,
     flight: Option<Flight>,
     /// The last response was to a write of this process, so its version is the newest.
@@ -216,7 +216,7 @@ impl Machine {
     }
 
     /// Renews a term or, if evaluators have seen a higher one, begins another above that. Both
-    /// follow from the version of a Lease that we hold: a process that has lost it without
+    /// follow from the version of a Lease that this process holds: a process that has lost it without
     /// noticing writes neither.
     fn renewal(&mut self, now: Millis, version: Option<String>, held: u64) -> Draft {
         let rested = self.raised.is_none_or(|at| now.since(at) >= RAISE_INTERVAL);

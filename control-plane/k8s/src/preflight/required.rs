@@ -105,6 +105,12 @@ pub const REQUIRED: &[Permission] = &[
         names: &[crate::names::CA, crate::names::CA_RECORD],
         ..own("", "secrets", &["get", "update", "patch"])
     },
+    // Encrypts settings that come from Secrets. Those are named by users, who allow the control
+    // plane to read them.
+    Permission {
+        names: &[crate::names::SETTINGS_KEY],
+        ..own("", "secrets", &["get"])
+    },
     // A change of the authority must take effect at once.
     Permission {
         names: &[crate::names::CA],

@@ -20,7 +20,7 @@ fn old_api_server_is_refused() {
     assert_eq!(problem, "Kubernetes is 1.29; upgrade it to 1.30 or newer");
 }
 
-/// What an API server says that has our definitions.
+/// The responses of an API server that has Assent's definitions.
 fn served() -> BTreeMap<String, Value> {
     let established = json!({"conditions": [{"type": "Established", "status": "True"}]});
     let ours = assent_api::crd::all().into_iter().map(|mut definition| {
@@ -168,7 +168,7 @@ fn all_missing_parts_are_reported_at_once() {
     );
 }
 
-/// The threats: no wildcards, and secrets in our own namespace only.
+/// The threats: no wildcards, and secrets in Assent's own namespace only.
 #[test]
 fn no_unneeded_permission_is_requested() {
     let names: Vec<_> = assent_api::crd::all()

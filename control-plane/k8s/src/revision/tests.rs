@@ -44,6 +44,7 @@ fn mk_revision(namespace: Option<&str>) -> (Policy, PolicyRevision) {
         host_capabilities: vec!["oci/v1/verify".into()],
         signer: None,
         url: "registry://example.com/policy@sha256:00".into(),
+        secret_settings: None,
     };
     let limits = Limits {
         timeout_ms: 700,

@@ -19,6 +19,8 @@ pub struct Named {
     pub revision: Option<RevisionId>,
     /// What it records of the revision that it was written for.
     pub resolved: Option<ResolvedRevision>,
+    /// Whether it asks the policy once more about what it changed.
+    pub confirms: bool,
 }
 
 /// Reads a configuration of either kind; `None` if it does not belong to a policy. The object's
@@ -31,23 +33,31 @@ pub fn read(object: &DynamicObject) -> Option<Named> {
     let annotated = annotation(names::POLICY_ANNOTATION).and_then(|text| PolicyKey::parse(text));
     let policy = annotated
         .into_iter()
-        .chain(paths.iter().map(|(policy, _)| policy.clone()))
+        .chain(paths.iter().map(|path| path.policy.clone()))
         .chain(from_name(name))
         .find(|policy| names::webhook_configuration(policy) == name)?;
-    let own = paths.into_iter().find(|(of, _)| *of == policy);
+    let own = paths.into_iter().find(|path| path.policy == policy);
     let uid = annotation(names::POLICY_UID_ANNOTATION).filter(|uid| !uid.is_empty());
     let resolved = annotation(names::REVISION_ANNOTATION);
     let resolved = resolved.and_then(|text| serde_json::from_str(text).ok());
     Some(Named {
         resolved,
         uid: uid.cloned(),
-        revision: own.map(|(_, revision)| revision),
+        confirms: own.as_ref().is_some_and(|path| path.confirms),
+        revision: own.map(|path| path.revision),
         policy,
     })
 }
 
-/// The revisions that its webhooks point at.
-fn paths(object: &DynamicObject) -> Vec<(PolicyKey, RevisionId)> {
+/// What a path of an evaluator names.
+struct NamedPath {
+    policy: PolicyKey,
+    revision: RevisionId,
+    confirms: bool,
+}
+
+/// What its webhooks point at.
+fn paths(object: &DynamicObject) -> Vec<NamedPath> {
     let webhooks = object.data.get("webhooks").and_then(Value::as_array);
     let text = |webhook: &Value, pointer| {
         let text = webhook.pointer(pointer).and_then(Value::as_str);
@@ -59,23 +69,26 @@ fn paths(object: &DynamicObject) -> Vec<(PolicyKey, RevisionId)> {
             text(webhook, "/clientConfig/service/path")
                 .or_else(|| text(webhook, "/clientConfig/url"))
         })
-        .filter_map(|path| revision(&path))
+        .filter_map(|path| named_path(&path))
         .collect()
 }
 
 /// The revision at the end of a path or URL. The part before it may contain a prefix, too.
-fn revision(path: &str) -> Option<(PolicyKey, RevisionId)> {
+fn named_path(path: &str) -> Option<NamedPath> {
     // Every slash is tried: two occurrences of the prefix may share one.
     path.match_indices('/').find_map(|(at, _)| {
         let rest = path.get(at..)?;
-        let revision = rest
-            .strip_prefix(PREFIX)
-            .or_else(|| rest.strip_prefix(CONFIRM_PREFIX))?;
+        let confirming = rest.strip_prefix(CONFIRM_PREFIX);
+        let revision = rest.strip_prefix(PREFIX).or(confirming)?;
         let (policy, short) = revision.rsplit_once('/')?;
         let (generation, uid) = short.split_once('-')?;
         generation.parse::<u64>().ok()?;
         let policy = PolicyKey::parse(policy).filter(|_| !uid.is_empty())?;
-        Some((policy, RevisionId::from_wire(revision)))
+        Some(NamedPath {
+            policy,
+            revision: RevisionId::from_wire(revision),
+            confirms: confirming.is_some(),
+        })
     })
 }
 

@@ -68,6 +68,7 @@ fn build_all(policy: &Parsed, endpoint: &WebhookEndpoint) -> Vec<Desired> {
         uid: UID,
         endpoint,
         defaults: &mk_defaults(),
+        confirmed: true,
     })
 }
 
@@ -527,6 +528,7 @@ fn changes_of_cluster_policies_are_confirmed() {
     for desired in build_all(&mk_policy(json!({"mutating": true})), &by_service()) {
         let named = read(&stored(&desired)).unwrap();
         assert_eq!(named.revision.unwrap().generation(), Some(12));
+        assert_eq!(named.confirms, desired.kind() == Kind::Validating);
     }
 }
 
@@ -548,6 +550,7 @@ fn written_revision_is_read_back() {
                 policy: key.clone(),
                 uid: Some(UID.into()),
                 revision: Some(RevisionId::new(key, 12, UID)),
+                confirms: false,
             };
             assert_eq!(read(&stored(&desired)), Some(expected), "{endpoint:?}");
         }

@@ -23,7 +23,7 @@ use crate::names::{
 /// The volume for the last good set, beside it key and certificate.
 pub(super) const CACHE: &str = "assent-cache";
 
-/// Who the evaluator runs as where nobody says: a user that no image needs to know, and that
+/// The user of the evaluator if none is configured: one that no image needs to know, and that
 /// is not root whatever the image says.
 pub(super) const USER: i64 = 65532;
 

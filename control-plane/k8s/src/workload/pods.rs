@@ -71,7 +71,7 @@ pub(super) fn stateful_set(
     }
 }
 
-/// None where the server brings its own.
+/// None if the server names its own.
 pub(super) fn service_account(server: &ParsedServer, owned: &Owned<'_>) -> Option<ServiceAccount> {
     server
         .spec
@@ -137,7 +137,7 @@ fn pod_spec(server: &ParsedServer) -> PodSpec {
     }
 }
 
-/// The user's, and where it says nothing about it: rather not two on one node.
+/// The user's. Without one, replicas prefer different nodes.
 fn affinity(server: &ParsedServer) -> Affinity {
     let mut affinity = server.spec.affinity.clone().unwrap_or_default();
     affinity.pod_anti_affinity.get_or_insert_with(|| {

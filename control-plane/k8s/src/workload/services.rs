@@ -16,7 +16,7 @@ use k8s_openapi::{
 use super::{Owned, pod_labels};
 use crate::names::{self, EVALUATOR_ADMIN_PORT, EVALUATOR_PORT};
 
-/// The port of the webhook Service: the one that API servers take where none is given.
+/// The port of the webhook Service: the one that API servers use if none is given.
 const HTTPS: i32 = 443;
 
 /// Gives pods their names, ready or not: they are asked for before they serve.

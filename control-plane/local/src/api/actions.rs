@@ -276,7 +276,10 @@ fn log(event: &PolicyEvent) {
             info!(policy = %event.key, "{kind}={}, {reason}: {}", c.status, c.message);
         }
         // The controller logs these.
-        EventKind::RolledBack { .. } | EventKind::RollbackRejected(_) | EventKind::Revision(..) => {
+        EventKind::RolledBack { .. }
+        | EventKind::RollbackRejected(_)
+        | EventKind::SettingsChanged
+        | EventKind::Revision(..) => {
             debug!(policy = %event.key, what = ?event.what, "event");
         }
     }

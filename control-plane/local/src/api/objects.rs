@@ -1,6 +1,6 @@
 //! Manifests and records as the objects that the controller decides on.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use assent_api::{Manifest, parse};
 use assent_controller::{
@@ -24,13 +24,22 @@ use crate::{
     state::{PolicyRecord, RevisionRecord},
 };
 
+/// The kinds of policies.
+const POLICIES: [Kind; 4] = [
+    Kind::ClusterPolicies,
+    Kind::Policies,
+    Kind::ClusterRequestPolicies,
+    Kind::RequestPolicies,
+];
+
 // === impl LocalApi ===
 
 impl LocalApi {
     /// All objects. If a policy was deleted and created again, only the new one is an object;
     /// nothing calls the old one after a restart.
     pub(super) fn list(&self) -> Vec<Change<()>> {
-        let (mut namespaced, mut cluster) = (Vec::new(), Vec::new());
+        let mut policies: BTreeMap<Kind, Vec<Object<()>>> =
+            POLICIES.map(|k| (k, Vec::new())).into();
         let (mut revisions, mut routes) = (Vec::new(), Vec::new());
         for record in self.store.records() {
             let key = record.key();
@@ -40,20 +49,19 @@ impl LocalApi {
             let own = record.revisions.iter();
             revisions.extend(own.map(|r| self.revision(record, r)));
             routes.extend(route(record));
-            match key.namespace() {
-                Some(_) => namespaced.push(self.policy(record)),
-                None => cluster.push(self.policy(record)),
-            }
+            policies
+                .entry(Kind::of(&key))
+                .or_default()
+                .push(self.policy(record));
         }
         let servers = self.servers();
         let servers = servers.iter().filter_map(|name| self.server(name));
-        vec![
-            Change::Listed(Kind::Servers, servers.collect()),
-            Change::Listed(Kind::ClusterPolicies, cluster),
-            Change::Listed(Kind::Policies, namespaced),
-            Change::Listed(Kind::Revisions, revisions),
-            Change::Listed(ROUTES, routes),
-        ]
+        let mut changes = vec![Change::Listed(Kind::Servers, servers.collect())];
+        let policies = policies.into_iter();
+        changes.extend(policies.map(|(kind, objects)| Change::Listed(kind, objects)));
+        changes.push(Change::Listed(Kind::Revisions, revisions));
+        changes.push(Change::Listed(ROUTES, routes));
+        changes
     }
 
     /// A policy that exists or is being deleted.
@@ -171,6 +179,8 @@ pub(super) fn route(record: &PolicyRecord) -> Option<Object<()>> {
         revision: Some(revision_id(record, &revision.name)),
         // Route and revisions are written together.
         resolved: None,
+        // The dispatch asks the policy once more by itself.
+        confirms: false,
         existing: (),
     })))
 }
@@ -195,12 +205,8 @@ pub(super) fn revision_ref(record: &PolicyRecord, name: &str) -> ObjectRef {
 
 pub(super) fn policy_ref(record: &PolicyRecord) -> ObjectRef {
     let key = record.key();
-    let kind = match key.namespace() {
-        Some(_) => Kind::Policies,
-        None => Kind::ClusterPolicies,
-    };
     ObjectRef {
-        kind,
+        kind: Kind::of(&key),
         namespace: key.namespace().unwrap_or_default().to_owned(),
         name: key.name().to_owned(),
         uid: record.uid.to_string(),

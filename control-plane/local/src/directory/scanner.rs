@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -12,6 +12,7 @@ use assent_core::Digest;
 use super::{
     Document, Options, Scan, State,
     files::{self, Stamp},
+    watch::Files,
 };
 
 /// Remembers what each file was, so that only what changed is read again.
@@ -24,7 +25,7 @@ pub struct Scanner {
 
 /// One file over time. `stamp` is `None` while the file is not there.
 #[derive(Debug)]
-struct Watched<T> {
+pub(crate) struct Watched<T> {
     stamp: Option<Stamp>,
     /// When `stamp` was first seen.
     since: Instant,
@@ -79,24 +80,13 @@ impl Scanner {
         parents.chain([self.options.path.clone()]).collect()
     }
 
-    /// Names of the manifests in the directory. A list that broke off is no list.
+    /// Names of the manifests in the directory.
     fn list(&self) -> Result<BTreeSet<String>, State> {
-        let state = |error: io::Error| match error.kind() {
+        let names = files::list(&self.options.path);
+        names.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => State::Missing,
             _ => State::Unreadable(error.to_string()),
-        };
-        let mut names = BTreeSet::new();
-        for entry in fs::read_dir(&self.options.path).map_err(state)? {
-            let entry = entry.map_err(state)?;
-            // A name that is not UTF-8 cannot be shown in a status.
-            if let Ok(name) = entry.file_name().into_string()
-                && files::is_manifest(&name)
-                && !entry.file_type().is_ok_and(|kind| kind.is_dir())
-            {
-                names.insert(name);
-            }
-        }
-        Ok(names)
+        })
     }
 
     fn look_at_manifests(&mut self, names: &BTreeSet<String>, now: Instant) {
@@ -113,8 +103,7 @@ impl Scanner {
                 Some(_) => read_manifest(&path, name, options),
             });
             // Gone, and long enough.
-            let gone = file.stamp.is_none() && file.is_current();
-            !gone || names.contains(name)
+            !file.is_gone() || names.contains(name)
         });
     }
 
@@ -176,10 +165,22 @@ fn read_manifest(path: &Path, name: &str, options: &Options) -> Result<Vec<Docum
     Ok(files::documents(name, &text, &options.parse))
 }
 
+impl Files for Scanner {
+    type Found = Scan;
+
+    fn poll(&mut self, now: Instant) -> (Scan, Option<Duration>) {
+        Scanner::poll(self, now)
+    }
+
+    fn directories(&self) -> BTreeSet<PathBuf> {
+        Scanner::directories(self)
+    }
+}
+
 // === impl Watched ===
 
 impl<T> Watched<T> {
-    fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             stamp: None,
             since: now,
@@ -189,7 +190,7 @@ impl<T> Watched<T> {
 
     /// Takes a new stamp, and reads the file once it has kept one for long enough. Until then
     /// what was read before stands.
-    fn look(
+    pub(crate) fn look(
         &mut self,
         path: &Path,
         now: Instant,
@@ -213,12 +214,22 @@ impl<T> Watched<T> {
         }
     }
 
+    /// What was read last.
+    pub(crate) fn content(&self) -> Option<&T> {
+        self.read.as_ref().map(|(_, content)| content)
+    }
+
+    /// Whether the file is not there, and has not been for long enough.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.stamp.is_none() && self.is_current()
+    }
+
     fn is_current(&self) -> bool {
         matches!(&self.read, Some((stamp, _)) if *stamp == self.stamp)
     }
 
     /// How long until it may be read, if it must be.
-    fn wait(&self, now: Instant, settle: Duration) -> Option<Duration> {
+    pub(crate) fn wait(&self, now: Instant, settle: Duration) -> Option<Duration> {
         let left = settle.saturating_sub(now.duration_since(self.since));
         // Never nothing: a file that is written without pause must not make a hot loop.
         (!self.is_current()).then(|| left.max(Duration::from_millis(10)))

@@ -97,7 +97,7 @@ fn what_was_good_stands_while_a_file_changes() {
     let (scan, _) = fixture.look(50);
     assert_eq!(
         scan, before,
-        "an editor that removes and writes anew loses nothing"
+        "an editor that removes a file and writes it again loses nothing"
     );
     let scan = fixture.settled();
     assert_eq!(scan, Scan::default());
@@ -113,6 +113,7 @@ fn only_manifests_of_the_top_level() {
         ".e.yaml",
         "f.yaml.swp",
         "g.yaml~",
+        "h.cel.yaml",
     ]
     .iter()
     .enumerate()

@@ -16,6 +16,18 @@ use tracing::warn;
 
 use super::{Options, Scan, Scanner};
 
+/// Files that are looked at again and again, and read once they have stopped changing.
+pub(crate) trait Files: Send + 'static {
+    /// What one look found.
+    type Found: Clone + PartialEq + Send;
+
+    /// Looks once. The second value is when to look again, if something has not settled.
+    fn poll(&mut self, now: Instant) -> (Self::Found, Option<Duration>);
+
+    /// The directories that notifications are wanted of.
+    fn directories(&self) -> BTreeSet<PathBuf>;
+}
+
 /// How many times the settling time the whole directory is waited for. Then one file that
 /// never stops changing must not hold back the others.
 const PATIENCE: u32 = 20;
@@ -25,10 +37,20 @@ const PATIENCE: u32 = 20;
 ///
 /// Files are read on a thread for blocking work: a network file system may hang.
 pub async fn watch(options: Options, scans: mpsc::Sender<Scan>) {
+    let (settle, rescan) = (options.settle, options.rescan);
+    follow(Scanner::new(options), settle, rescan, scans).await;
+}
+
+/// As [`watch`], of any files.
+pub(crate) async fn follow<F: Files>(
+    mut scanner: F,
+    settle: Duration,
+    rescan: Duration,
+    scans: mpsc::Sender<F::Found>,
+) {
     let changed = Arc::new(Notify::new());
     let mut kernel = Kernel::default();
-    let mut scanner = Scanner::new(options.clone());
-    let mut last: Option<Scan> = None;
+    let mut last: Option<F::Found> = None;
     let mut restless: Option<Instant> = None;
     loop {
         kernel.follow(&scanner.directories(), &changed);
@@ -42,14 +64,14 @@ pub async fn watch(options: Options, scans: mpsc::Sender<Scan>) {
         };
         scanner = back;
         restless = again.map(|_| restless.unwrap_or_else(Instant::now));
-        let settled = restless.is_none_or(|since| since.elapsed() > options.settle * PATIENCE);
+        let settled = restless.is_none_or(|since| since.elapsed() > settle * PATIENCE);
         if settled && last.as_ref() != Some(&scan) {
             if scans.send(scan.clone()).await.is_err() {
                 return;
             }
             last = Some(scan);
         }
-        let wait = again.unwrap_or(options.rescan).min(options.rescan);
+        let wait = again.unwrap_or(rescan).min(rescan);
         tokio::select! {
             () = changed.notified() => pause().await,
             () = time::sleep(wait) => {}
@@ -92,7 +114,7 @@ impl Kernel {
 
 fn start(path: &Path, changed: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // Our own reads are events too; they must not wake us.
+        // This process's own reads are events too; they must not wake it.
         if !event.is_ok_and(|event| event.kind.is_access()) {
             changed.notify_one();
         }

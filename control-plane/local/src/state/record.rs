@@ -326,6 +326,9 @@ impl RevisionRecord {
             abi: self.abi.clone(),
             content_digest: self.content_digest.clone(),
             settings: self.settings.clone(),
+            // Only in a cluster can settings come from Secrets.
+            sealed_settings: None,
+            settings_version: None,
             host_capabilities: self.host_capabilities.clone(),
             signer: self.signer.clone(),
             timeout_ms: self.timeout_ms,

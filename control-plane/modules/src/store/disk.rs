@@ -138,8 +138,8 @@ impl Disk {
         }
     }
 
-    /// A write may have replaced the damaged file since it was read: look again where
-    /// none can.
+    /// A write may have replaced the damaged file since it was read: look again while
+    /// no write can.
     fn discard(&self, key: Key, path: &Path) -> Result<Option<Vec<u8>>, Error> {
         let _naming = self.naming();
         let Some(bytes) = read_file(key, path)? else {
@@ -179,7 +179,7 @@ impl Disk {
             .map_err(fail("sync directory", dir))
     }
 
-    /// Makes a file young again for garbage collection. False where it is not there.
+    /// Makes a file young again for garbage collection. False if it does not exist.
     fn touch(&self, path: &Path) -> bool {
         let _naming = self.naming();
         File::options()

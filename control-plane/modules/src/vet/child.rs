@@ -3,6 +3,7 @@
 use std::{
     io::{self, Read, Write},
     process::ExitCode,
+    time::Duration,
 };
 
 use assent_core::digest::Digest;
@@ -14,16 +15,21 @@ use bytes::Bytes;
 
 use super::{
     cage,
-    frame::{self, Order, Tag},
+    frame::{self, Order, Tag, Task},
     limits,
     report::{Facts, Refused, Stage, VetRequest},
     system::System,
 };
-use crate::store::{MAX_ARTEFACT_BYTES, MAX_MODULE_BYTES};
 
 /// The exit code of a child that failed for a reason other than the module. Neither a panic
 /// (101) nor a shell that does not find a program (127) uses it.
 pub(super) const UNABLE: u8 = 70;
+
+/// What reading a text may use. A text of the largest size takes a tenth of a second; the rest is for busy machines.
+const BUILD_LIMITS: Limits = Limits {
+    timeout: Duration::from_secs(10),
+    memory_bytes: 128 << 20,
+};
 
 /// Vets one module: the whole of a process that a [`super::Vetter`] starts.
 ///
@@ -65,32 +71,51 @@ fn report(output: &mut impl Write) -> io::Result<()> {
 
 fn run(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
     limits::yield_to_parent()?;
-    let Order {
-        limits,
-        compiled,
-        request,
-    } = frame::read_order(input)?;
+    let Order { limits, task } = frame::read_order(input)?;
     limits.apply()?;
     cage::confine()?;
-    let most = if compiled {
-        MAX_ARTEFACT_BYTES
-    } else {
-        MAX_MODULE_BYTES
-    };
     let mut code = Vec::new();
-    input.take(most as u64 + 1).read_to_end(&mut code)?;
+    let most = task.max_bytes() as u64 + 1;
+    input.take(most).read_to_end(&mut code)?;
     let engine = Engine::new(EngineConfig::small()).map_err(io::Error::other)?;
-    let module = match compiled {
-        true => Ok(load(&engine, &code, output)?),
-        false => compile(&engine, &code, &request, output)?,
-    };
-    let result = match module {
-        Ok(module) if request.try_out => try_out(&engine, &module, &request),
-        Ok(_) => Ok(()),
-        Err(refused) => Err(refused),
+    let result = match task {
+        Task::Vet(request) => {
+            let module = compile(&engine, &code, &request, output)?;
+            vet(&engine, module, &request)
+        }
+        Task::VetCompiled(request) => {
+            let module = load(&engine, &code, output)?;
+            vet(&engine, Ok(module), &request)
+        }
+        Task::CompileInterpreter(language) => {
+            let compiled = engine.precompile_interpreter(language.interpreter());
+            let compiled = compiled.map_err(io::Error::other)?;
+            frame::write(output, Tag::Artefact, &compiled)?;
+            Ok(())
+        }
+        Task::Build(text) => match text.build(&engine, Some(&code), BUILD_LIMITS) {
+            Ok(wasm) => {
+                frame::write(output, Tag::Module, &wasm)?;
+                Ok(())
+            }
+            Err(error @ assent_text::Error::Text(_)) => refuse(Stage::Text, error),
+            Err(error) => return Err(io::Error::other(error)),
+        },
     };
     frame::write(output, Tag::Result, &serde_json::to_vec(&result)?)?;
     output.flush()
+}
+
+fn vet(
+    engine: &Engine,
+    module: Result<Module, Refused>,
+    request: &VetRequest,
+) -> Result<(), Refused> {
+    let module = module?;
+    if request.try_out {
+        try_out(engine, &module, request)?;
+    }
+    Ok(())
 }
 
 /// Everything that runs no code of the guest. The results are written at once.
@@ -190,7 +215,9 @@ fn spec(inspection: &Inspection, request: &VetRequest) -> Result<PolicySpec, Ref
         limits: Limits::from(request.limits),
         entrypoint: request.entrypoint.clone(),
         host_capabilities: capability::effective(granted, inspection.host_capabilities()),
+        check: request.check,
         raw: metadata.is_some_and(|metadata| metadata.policy_type == PolicyType::Raw),
+        confidential: request.confidential,
         ..PolicySpec::new(abi)
     })
 }

@@ -7,6 +7,7 @@
 use std::io::{self, Read, Write};
 
 use assent_core::digest::Digest;
+use assent_text::{Language, Text};
 use bytes::{Buf, Bytes};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -14,6 +15,7 @@ use super::{
     limits::ProcessLimits,
     report::{Artefact, Compiled, Facts, Refused, VetReport, VetRequest},
 };
+use crate::store::{MAX_ARTEFACT_BYTES, MAX_MODULE_BYTES};
 
 /// The largest report without its artefact: metadata is at most 4 MiB.
 pub(super) const OVERHEAD: usize = 16 << 20;
@@ -25,9 +27,32 @@ const MAX_ORDER_BYTES: usize = 16 << 20;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) limits: ProcessLimits,
-    /// Whether an artefact follows rather than a portable module.
-    pub(super) compiled: bool,
-    pub(super) request: VetRequest,
+    /// What is to be done with what follows.
+    pub(super) task: Task,
+}
+
+/// What a child does.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Task {
+    /// Vets the portable module that follows.
+    Vet(VetRequest),
+    /// Vets the artefact that follows.
+    VetCompiled(VetRequest),
+    /// Compiles the interpreter of a language; nothing follows.
+    CompileInterpreter(Language),
+    /// Builds a text with the compiled interpreter that follows.
+    Build(Text),
+}
+
+impl Task {
+    /// The most that follows.
+    pub(super) fn max_bytes(&self) -> usize {
+        match self {
+            Self::Vet(_) => MAX_MODULE_BYTES,
+            Self::VetCompiled(_) | Self::Build(_) => MAX_ARTEFACT_BYTES,
+            Self::CompileInterpreter(_) => 0,
+        }
+    }
 }
 
 /// The frames of a child.
@@ -35,6 +60,7 @@ pub(super) struct Order {
 pub(super) struct Frames {
     facts: Option<Facts>,
     artefact: Option<Bytes>,
+    module: Option<Bytes>,
     result: Option<Result<(), Refused>>,
 }
 
@@ -43,6 +69,7 @@ pub(super) enum Tag {
     Order = b'O' as isize,
     Facts = b'F' as isize,
     Artefact = b'A' as isize,
+    Module = b'M' as isize,
     Result = b'R' as isize,
 }
 
@@ -79,12 +106,23 @@ pub(super) fn write(output: &mut impl Write, tag: Tag, bytes: &[u8]) -> io::Resu
 
 impl Frames {
     /// Reads all that a child wrote before it ended in good order.
-    pub(super) fn read(mut bytes: Bytes) -> Result<VetReport, String> {
+    pub(super) fn read(mut bytes: Bytes) -> Result<Self, String> {
         let mut frames = Self::default();
         while !bytes.is_empty() {
             frames.take(&mut bytes)?;
         }
-        frames.report()
+        Ok(frames)
+    }
+
+    /// The compiled interpreter or the built module; the inner error is the author's.
+    pub(super) fn output(self) -> Result<Result<Bytes, Refused>, String> {
+        match self.result.ok_or("it has no result")? {
+            Err(refused) => Ok(Err(refused)),
+            Ok(()) => {
+                let output = self.module.or(self.artefact);
+                output.map(Ok).ok_or_else(|| "it has no output".to_owned())
+            }
+        }
     }
 
     fn take(&mut self, bytes: &mut Bytes) -> Result<(), String> {
@@ -101,13 +139,14 @@ impl Frames {
         match tag {
             b'F' if self.facts.is_none() => self.facts = Some(json(&content)?),
             b'A' if self.artefact.is_none() => self.artefact = Some(content),
+            b'M' if self.module.is_none() => self.module = Some(content),
             b'R' if self.result.is_none() => self.result = Some(json(&content)?),
             _ => return Err("it contains an unexpected frame".to_owned()),
         }
         Ok(())
     }
 
-    fn report(self) -> Result<VetReport, String> {
+    pub(super) fn report(self) -> Result<VetReport, String> {
         let artefact = self.artefact;
         let compiled = self.facts.map(|facts| {
             let artefact = artefact.map(|bytes| Artefact {
@@ -141,7 +180,7 @@ mod tests {
         for (tag, content) in frames {
             write(&mut bytes, *tag, content.as_bytes()).unwrap();
         }
-        Frames::read(bytes.into())
+        Frames::read(bytes.into())?.report()
     }
 
     #[test]
@@ -201,16 +240,17 @@ mod tests {
     fn orders_survive_the_pipe() {
         let sent = Order {
             limits: ProcessLimits::new(1 << 20, std::time::Duration::from_secs(1)),
-            compiled: true,
-            request: VetRequest::new("{\"a\": 1}"),
+            task: Task::VetCompiled(VetRequest::new("{\"a\": 1}")),
         };
         let mut bytes = order(&sent);
         bytes.extend_from_slice(b"module");
         let mut input = bytes.as_slice();
         let read = read_order(&mut input).unwrap();
-        assert_eq!(read.request.settings_json, sent.request.settings_json);
+        let Task::VetCompiled(request) = read.task else {
+            panic!("another task: {read:?}");
+        };
+        assert_eq!(request.settings_json, "{\"a\": 1}");
         assert_eq!(read.limits, sent.limits);
-        assert!(read.compiled);
         assert_eq!(input, b"module");
     }
 }

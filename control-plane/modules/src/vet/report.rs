@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 /// How the module will be used.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct VetRequest {
     /// The ABI it must have (`wapc`, `opa`, `gatekeeper`, `wasi`); `None` accepts any.
     pub abi: Option<String>,
@@ -18,10 +18,16 @@ pub struct VetRequest {
     pub entrypoint: String,
     /// Whether the policy may change objects.
     pub mutating: bool,
+    /// Whether the policy decides about requests at Envoy.
+    #[serde(default)]
+    pub check: bool,
     /// Limits of one call of the guest.
     pub limits: VetLimits,
     /// Host calls that the PolicyServer grants; the module's own list narrows them.
     pub granted_capabilities: Vec<String>,
+    /// Whether values of Secrets are among the settings: what the guest says is withheld.
+    #[serde(default)]
+    pub confidential: bool,
     /// Whether to compile ahead of time.
     pub artefact: bool,
     /// Whether to call the guest. Otherwise the module is only compiled.
@@ -99,6 +105,8 @@ pub struct Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
+    /// A text that is not a policy.
+    Text,
     /// It is not a module, or its ABI is unknown or not the requested one.
     Inspect,
     /// It does not compile.
@@ -127,8 +135,10 @@ impl VetRequest {
             settings_json: settings_json.into(),
             entrypoint: String::new(),
             mutating: false,
+            check: false,
             limits: VetLimits::default(),
             granted_capabilities: Vec::new(),
+            confidential: false,
             artefact: true,
             try_out: true,
         }
@@ -140,6 +150,19 @@ impl VetRequest {
             try_out: false,
             ..Self::new("null")
         }
+    }
+}
+
+/// Without the settings, which may be confidential.
+impl std::fmt::Debug for VetRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VetRequest")
+            .field("abi", &self.abi)
+            .field("entrypoint", &self.entrypoint)
+            .field("mutating", &self.mutating)
+            .field("limits", &self.limits)
+            .field("confidential", &self.confidential)
+            .finish_non_exhaustive()
     }
 }
 
@@ -182,6 +205,7 @@ impl Stage {
     /// A low-cardinality name.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Text => "text",
             Self::Inspect => "inspect",
             Self::Compile => "compile",
             Self::Link => "link",

@@ -47,6 +47,37 @@ fn write_whose_response_was_lost_is_not_repeated() {
     assert_eq!(cluster.run(), ["a 1 is Active"]);
 }
 
+/// A policy that begins to mutate gets another configuration before its old one is changed. The process that waits
+/// for no resync finishes what a lost response interrupted.
+#[test]
+fn rest_of_a_transition_follows_a_lost_response() {
+    let mut cluster = enforced();
+    cluster.put_policy("a", |spec| spec["mutating"] = true.into());
+    cluster.run();
+    for replica in REPLICAS {
+        cluster.acknowledge(replica);
+    }
+    let check = cluster.only_action();
+    cluster.perform(check);
+    let Action::Flip(id, to, mut update) = cluster.only_action() else {
+        panic!("a flip must be asked for");
+    };
+    // Only the first write is performed.
+    update.desired.truncate(1);
+    update.existing.clear();
+    cluster.cluster(|world| world.write_route(&update));
+    let lost = FlipError::Other("connection reset".into());
+    let outcome = Outcome::FlipFailed(id, to, lost);
+    cluster.controller.outcome(cluster.now(), outcome);
+    let done = cluster.run();
+    assert!(done.contains(&"repair a".to_owned()), "{done:?}");
+    let confirming = path(&cluster).unwrap();
+    assert!(
+        confirming.starts_with("/confirm/cluster/a/2-"),
+        "{confirming}"
+    );
+}
+
 /// The API server wrote the webhook and the response was lost; a newer generation came
 /// meanwhile, and the watch lags.
 #[test]
@@ -182,6 +213,67 @@ fn new_ca_is_written_to_every_webhook() {
     assert_eq!(cluster.run(), ["repair a"]);
 }
 
+/// F22: evaluators of an earlier version answer 404 at `/confirm/`, which denies requests under `Fail`.
+#[test]
+fn changes_are_confirmed_as_soon_as_every_evaluator_can() {
+    let mut cluster = enforced();
+    cluster.open_with("r-0", &[]);
+    cluster.put_policy("a", |spec| spec["mutating"] = true.into());
+    cluster.run_with(&REPLICAS);
+    assert_eq!(cluster.world.names(Kind::Mutating), [webhook_name("a")]);
+    assert_eq!(cluster.world.names(Kind::Validating), Vec::<&str>::new());
+    // The last old evaluator is replaced.
+    cluster.open("r-0");
+    assert_eq!(cluster.run(), ["repair a"]);
+    let confirming = path(&cluster).unwrap();
+    assert!(
+        confirming.starts_with("/confirm/cluster/a/2-"),
+        "{confirming}"
+    );
+    // A downgrade.
+    cluster.open_with("r-0", &[]);
+    assert_eq!(cluster.run(), ["repair a"]);
+    assert_eq!(cluster.world.names(Kind::Validating), Vec::<&str>::new());
+    assert_eq!(cluster.world.names(Kind::Mutating), [webhook_name("a")]);
+}
+
+/// A new leader has heard of no evaluator yet: what is confirmed stays confirmed.
+#[test]
+fn fail_over_does_not_end_confirmation() {
+    let mut cluster = enforced();
+    cluster.put_policy("a", |spec| spec["mutating"] = true.into());
+    cluster.run_with(&REPLICAS);
+    let mut next = cluster.restart(true, &[]);
+    let done = next.run();
+    assert!(!done.contains(&"repair a".to_owned()), "{done:?}");
+    assert!(path(&next).unwrap().starts_with("/confirm/"));
+    next.open_with("r-0", &[]);
+    assert_eq!(next.run(), ["repair a"]);
+    assert_eq!(next.world.names(Kind::Validating), Vec::<&str>::new());
+}
+
+/// What evaluators can do changes while the webhook is being written.
+#[test]
+fn upgrade_during_a_flip_is_not_missed() {
+    let mut cluster = enforced();
+    cluster.open_with("r-0", &[]);
+    cluster.put_policy("a", |spec| spec["mutating"] = true.into());
+    cluster.run();
+    for replica in REPLICAS {
+        cluster.acknowledge(replica);
+    }
+    let check = cluster.only_action();
+    cluster.perform(check);
+    let flip = cluster.only_action();
+    cluster.open("r-0");
+    cluster.acknowledge("r-0");
+    assert!(cluster.actions().is_empty());
+    cluster.perform(flip);
+    let done = cluster.run();
+    assert!(done.contains(&"repair a".to_owned()), "{done:?}");
+    assert!(path(&cluster).unwrap().starts_with("/confirm/"));
+}
+
 #[test]
 fn policy_that_begins_to_mutate_has_webhooks_of_both_kinds() {
     let mut cluster = enforced();
@@ -219,7 +311,8 @@ fn newer_of_two_kinds_of_webhook_is_active() {
     let id = next.id("a");
     let rollout = next.controller.plane().rollout_of(&id).unwrap();
     assert_eq!(rollout.active().map(|p| p.generation), Some(2));
-    assert_eq!(next.run(), ["repair a"]);
+    // The other one is removed, and returns when the replicas have reported that they confirm.
+    assert_eq!(next.run(), ["repair a", "repair a"]);
     assert_eq!(
         next.world.names(Kind::Validating),
         std::slice::from_ref(&name)

@@ -21,7 +21,6 @@ on_each_backend!(
     history_keeps_as_many_revisions_as_the_policy_says,
     superseded_candidate_is_deleted,
     revision_that_could_not_be_stored_is_retried,
-    policy_that_reads_other_objects_is_not_accepted,
     server_grants_host_calls,
 );
 
@@ -181,24 +180,6 @@ fn revision_that_could_not_be_stored_is_retried<W: World>() {
     assert_eq!(harness.condition("a", "Accepted"), "False PullError");
     harness.pass(std::time::Duration::from_secs(3));
     assert_eq!(harness.run(), ["vet a 1", "store a 1"]);
-}
-
-fn policy_that_reads_other_objects_is_not_accepted<W: World>() {
-    let mut harness = Harness::<W>::with_replicas(&REPLICAS);
-    harness.put_policy("a", |spec| {
-        spec["contextAwareResources"] =
-            serde_json::json!([{"apiVersion": "networking.k8s.io/v1", "kind": "Ingress"}]);
-    });
-    assert!(harness.run().is_empty(), "nothing must be vetted");
-    let accepted = harness.condition("a", "Accepted");
-    assert_eq!(accepted, "False ContextUnavailable");
-    let message = harness.message("a", "Accepted");
-    let why = "spec.contextAwareResources: the policy reads Ingress (networking.k8s.io/v1), but";
-    assert!(message.starts_with(why), "{message}");
-    assert_eq!(harness.condition("a", "Ready"), "False NotServed");
-    harness.put_policy("a", |spec| *spec = mk_spec());
-    assert_eq!(harness.run(), ["vet a 2", "store a 2"]);
-    assert_eq!(harness.condition("a", "Accepted"), "True Accepted");
 }
 
 fn server_grants_host_calls<W: World>() {

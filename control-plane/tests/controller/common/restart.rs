@@ -23,6 +23,7 @@ on_each_backend!(
     next_flip_waits_for_the_phases_of_the_last,
     route_decides_what_is_active_whatever_phases_say,
     lost_route_puts_the_generation_back_on_its_way,
+    last_good_revision_returns_beside_a_rejected_one,
     nothing_is_decided_before_everything_is_listed,
     condition_times_survive,
 );
@@ -176,6 +177,28 @@ fn lost_route_puts_the_generation_back_on_its_way<W: World>() {
     let done = next.run_with(&REPLICAS);
     let flipped = ["check replicas for a 1", "flip a 1", "a 1 is Active"];
     assert_eq!(done, flipped);
+}
+
+/// A bad generation leaves no gap, whatever became of the route.
+fn last_good_revision_returns_beside_a_rejected_one<W: World>() {
+    let mut harness = Harness::<W>::enforced(&REPLICAS, 1);
+    harness.put_policy("a", |spec| settings(spec, 2));
+    harness.run();
+    for replica in REPLICAS {
+        harness.reject(replica, "a", "no");
+    }
+    harness.run();
+    harness.world.lose_route("a");
+    let mut next = harness.restart(true, &REPLICAS);
+    next.run();
+    assert_eq!(next.world.routed("a"), None);
+    for replica in REPLICAS {
+        next.reject(replica, "a", "no");
+    }
+    let done = next.run();
+    assert!(done.contains(&"flip a 1".to_owned()), "{done:?}");
+    assert_eq!(next.world.routed("a"), Some(1));
+    assert_eq!(next.condition("a", "Ready"), "True LastGood");
 }
 
 fn nothing_is_decided_before_everything_is_listed<W: World>() {

@@ -18,6 +18,7 @@ fn edit_reconsiders_what_the_server_determines<W: World>() {
         (RefusalReason::PullError, true),
         (RefusalReason::SignatureRejected, true),
         (RefusalReason::Invalid, true),
+        (RefusalReason::SettingsUnavailable, false),
     ] {
         let mut harness = Harness::<W>::with_replicas(&REPLICAS);
         harness.put_policy("a", |_| {});

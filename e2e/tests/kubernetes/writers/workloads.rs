@@ -39,7 +39,7 @@ async fn versions(kubectl: &Kubectl, uid: &str) -> Vec<(String, String)> {
         .map(|object| {
             let metadata = &object["metadata"];
             let name = format!("{} {}", text(&object["kind"]), text(&metadata["name"]));
-            // A controller writes status meanwhile: what we write is what counts.
+            // A controller writes status meanwhile: what Assent writes is what counts.
             let version = match metadata["generation"].as_i64() {
                 Some(generation) => generation.to_string(),
                 None => text(&metadata["resourceVersion"]),

@@ -27,6 +27,8 @@ pub(crate) enum Input {
     Prepared { results: Results, timing: Timing },
     /// The time for a retry has come.
     RetryDue,
+    /// Objects that policies read have changed their state.
+    ContextChanged,
     /// A loaded revision fails its first reviews.
     RuntimeFailed { revision: RevisionId, why: String },
     /// It no longer fails.

@@ -9,7 +9,7 @@ use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime, pem::PemObject as 
 use serde::{Deserialize, Serialize};
 use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter};
 
-use super::HostNamespace;
+use super::{CallError, HostNamespace};
 
 /// Answers from the certificates in the call and the system's roots.
 pub(super) struct Crypto;
@@ -64,12 +64,12 @@ impl HostNamespace for Crypto {
     }
 
     /// A chain takes some milliseconds, and the system's roots are loaded at the first call.
-    fn waits(&self) -> bool {
+    fn waits(&self, _: &str, _: &[u8]) -> bool {
         true
     }
 
-    fn call(&self, _: &str, payload: &[u8], _: Duration) -> Result<Vec<u8>, String> {
-        is_trusted(payload)
+    fn call(&self, _: &str, payload: &[u8], _: Duration) -> Result<Vec<u8>, CallError> {
+        Ok(is_trusted(payload)?)
     }
 }
 

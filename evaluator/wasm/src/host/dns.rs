@@ -13,7 +13,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::HostNamespace;
+use super::{CallError, HostNamespace};
 
 /// Answers by the system's resolver.
 pub(super) struct Net;
@@ -49,12 +49,12 @@ impl HostNamespace for Net {
         true
     }
 
-    fn waits(&self) -> bool {
+    fn waits(&self, _: &str, _: &[u8]) -> bool {
         true
     }
 
-    fn call(&self, _: &str, payload: &[u8], within: Duration) -> Result<Vec<u8>, String> {
-        lookup(payload, within)
+    fn call(&self, _: &str, payload: &[u8], within: Duration) -> Result<Vec<u8>, CallError> {
+        Ok(lookup(payload, within)?)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::HostNamespace;
+use super::{CallError, HostNamespace};
 
 /// A namespace without a service.
 #[derive(Clone, Copy)]
@@ -57,14 +57,14 @@ impl HostNamespace for Unavailable {
         true
     }
 
-    fn waits(&self) -> bool {
+    fn waits(&self, _: &str, _: &[u8]) -> bool {
         false
     }
 
-    fn call(&self, operation: &str, _: &[u8], _: Duration) -> Result<Vec<u8>, String> {
+    fn call(&self, operation: &str, _: &[u8], _: Duration) -> Result<Vec<u8>, CallError> {
         let (name, why) = (self.name, self.why);
-        Err(format!(
+        Err(CallError::Refused(format!(
             "the host call {name}/{operation} can't be answered: {why}"
-        ))
+        )))
     }
 }

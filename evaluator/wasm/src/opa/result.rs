@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
+    effects::RequestEffects,
     patch,
     policy::EvalError,
     review::Review,
@@ -29,7 +30,7 @@ struct Loose {
     annotations: Option<BTreeMap<String, String>>,
 }
 
-/// `AdmissionReview.response`, or the result itself in the bare form, where `message` may stand for `status.message`.
+/// `AdmissionReview.response`, or the result itself, in which `message` may stand for `status.message`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Response {
@@ -84,6 +85,18 @@ pub(super) fn opa(
     }
     let annotations = loose.annotations.unwrap_or_default();
     Verdict::allow().with_mutation(annotate(&annotations, review)?, review, mutating)
+}
+
+/// Parses the result of a policy at Envoy.
+pub(super) fn check(answer: &[u8]) -> Result<Verdict, EvalError> {
+    let (allowed, effects) = RequestEffects::parse_decision(first(answer)?)?;
+    Ok(Verdict {
+        allowed,
+        code: effects.http_status,
+        message: effects.body.clone(),
+        effects: Some(Box::new(effects)),
+        ..Verdict::default()
+    })
 }
 
 /// Parses the result of a Gatekeeper policy: an invalid result is an error, never an allow.

@@ -12,6 +12,10 @@ pub struct PrepareError {
     transient: bool,
 }
 
+/// In place of what a guest said whose settings are confidential.
+const WITHHELD: &str =
+    "the message is withheld, because some settings come from Secrets and it may quote them";
+
 /// How far preparing a policy got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -83,6 +87,9 @@ pub enum EvalError {
     /// All sandboxes are in use, or all memory that evaluations share.
     #[error("the evaluator has no sandbox or no memory left for another evaluation")]
     Overloaded,
+    /// Objects of the cluster that it reads can't be had.
+    #[error("the policy can't read objects of the cluster: {0}")]
+    Context(String),
     /// A fault of the host.
     #[error("failed to run the policy: {0}")]
     Internal(String),
@@ -125,6 +132,18 @@ impl PrepareError {
             stage,
             message: error.to_string(),
             transient: *error == EvalError::Overloaded,
+        }
+    }
+
+    /// The same without what the guest said, which may quote its settings.
+    pub(crate) fn without_guest_text(self) -> Self {
+        match self.stage {
+            // No guest code has run.
+            Stage::Link => self,
+            _ => Self {
+                message: WITHHELD.to_owned(),
+                ..self
+            },
         }
     }
 
@@ -185,7 +204,25 @@ impl EvalError {
             Self::BadAnswer(_) => "bad_answer",
             Self::Rego(_) => "rego",
             Self::Overloaded => "overloaded",
+            Self::Context(_) => "context",
             Self::Internal(_) => "internal",
+        }
+    }
+
+    /// The same without what the guest said, which may quote its settings.
+    pub(crate) fn without_guest_text(self) -> Self {
+        let withheld = || WITHHELD.to_owned();
+        match self {
+            Self::Trap(_) => Self::Trap(withheld()),
+            Self::Guest(_) => Self::Guest(withheld()),
+            Self::Exit { code, .. } => Self::Exit {
+                code,
+                words: withheld(),
+            },
+            Self::BadAnswer(_) => Self::BadAnswer(withheld()),
+            Self::Rego(_) => Self::Rego(withheld()),
+            Self::Internal(_) => Self::Internal(withheld()),
+            other => other,
         }
     }
 
@@ -199,6 +236,7 @@ impl EvalError {
                 | Self::Rego(_)
                 | Self::BadAnswer(_)
                 | Self::Overloaded
+                | Self::Context(_)
         )
     }
 
@@ -209,6 +247,7 @@ impl EvalError {
         let stopped = error.downcast_ref::<Stop>();
         match stopped {
             Some(Stop::Overloaded) => return Self::Overloaded,
+            Some(Stop::Context(why)) => return Self::Context(why.clone()),
             Some(Stop::Timeout) => return Self::Timeout(meter.limits.timeout),
             Some(Stop::HostCallBudget) => return Self::HostCallBudget,
             Some(Stop::OutputTooLarge) => return Self::OutputTooLarge,

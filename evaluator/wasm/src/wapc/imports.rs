@@ -115,13 +115,16 @@ fn host_call(
     payload_length: i32,
 ) -> wasmtime::Result<i32> {
     let (memory, guest) = memory(&mut caller, "__host_call")?;
-    let get = |at, length| slice(memory, at, length, "__host_call");
-    let call = host::Call {
-        binding: get(binding, binding_length)?,
-        namespace: get(namespace, namespace_length)?,
-        operation: get(operation, operation_length)?,
-        payload: get(payload, payload_length)?,
-    };
+    let read = |(at, length)| slice(memory, at, length, "__host_call");
+    let call = host::Call::read(
+        [
+            (binding, binding_length),
+            (namespace, namespace_length),
+            (operation, operation_length),
+            (payload, payload_length),
+        ],
+        read,
+    )?;
     match host::call(guest, &call)? {
         Ok(response) => {
             guest.wapc.host_response = response;

@@ -8,26 +8,26 @@ mod corpus;
 use corpus::check;
 
 #[test]
-fn corpus_of_modules() {
+fn modules_of_the_corpus_are_handled() {
     check("module", fuzz::module);
 }
 
 #[test]
-fn corpus_of_metadata() {
+fn metadata_of_the_corpus_are_handled() {
     check("metadata", fuzz::metadata);
 }
 
 #[test]
-fn corpus_of_requests() {
+fn requests_of_the_corpus_are_handled() {
     check("request", fuzz::request);
 }
 
 #[test]
-fn corpus_of_answers() {
+fn answers_of_the_corpus_are_handled() {
     check("answers", fuzz::answers);
 }
 
 #[test]
-fn corpus_of_guests() {
+fn guests_of_the_corpus_are_handled() {
     check("guest", fuzz::guest);
 }

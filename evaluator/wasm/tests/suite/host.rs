@@ -9,10 +9,11 @@ use std::{
 };
 
 use assent_wasm::{
-    Abi, EvalError, HostNamespace, HostServices, Limits, Policy, PolicySpec, Review,
+    Abi, CallError, EvalError, HostNamespace, HostServices, Limits, Policy, PolicySpec, Review,
+    Stage,
 };
 
-use crate::guests::{host_caller, pod, policy, spec, vet, wapc};
+use crate::guests::{FREE, host_caller, pod, policy, spec, vet, wapc, wapc_with};
 
 /// Answers with a text, or takes all the time it has.
 struct Services {
@@ -44,11 +45,16 @@ impl HostNamespace for Services {
         true
     }
 
-    fn waits(&self) -> bool {
+    fn waits(&self, _: &str, _: &[u8]) -> bool {
         true
     }
 
-    fn call(&self, operation: &str, payload: &[u8], within: Duration) -> Result<Vec<u8>, String> {
+    fn call(
+        &self,
+        operation: &str,
+        payload: &[u8],
+        within: Duration,
+    ) -> Result<Vec<u8>, CallError> {
         let payload = String::from_utf8(payload.to_vec()).unwrap();
         let asked = (operation.to_owned(), payload, within);
         self.asked.lock().unwrap().push(asked);
@@ -56,7 +62,7 @@ impl HostNamespace for Services {
             Some(answer) => Ok(answer.as_bytes().to_vec()),
             None => {
                 std::thread::sleep(within);
-                Err("too slow".to_owned())
+                Err("too slow".into())
             }
         }
     }
@@ -244,5 +250,54 @@ fn log_lines_of_guests_are_cut_and_escaped() {
     for line in &*lines {
         assert!(!line.contains(char::is_control), "{line:?}");
         assert!(line.len() < 5_000, "{}", line.len());
+    }
+}
+
+/// A guest that logs what it gets, and fails with it.
+fn quoting() -> Vec<u8> {
+    let at = FREE + 100;
+    let quote = format!(
+        "(call $request (i32.const {FREE}) (i32.const {at}))
+         (call $log (i32.const {at}) (local.get $len))
+         (call $error (i32.const {at}) (local.get $len)) (i32.const 0)"
+    );
+    wapc("", &quote)
+}
+
+#[test]
+fn guest_with_confidential_settings_is_not_quoted() {
+    for confidential in [false, true] {
+        let spec = PolicySpec {
+            settings_json: bytes::Bytes::from_static(br#"{"token":"hunter2"}"#),
+            confidential,
+            ..allowed("*")
+        };
+        assert!(!format!("{spec:?}").contains("hunter2"));
+        let policy = policy(&quoting(), spec);
+        let request = pod();
+        let review = Review::admission(&request).unwrap();
+        let lines = Lines::default();
+        let error = tracing::subscriber::with_default(lines.clone(), || policy.evaluate(&review));
+        let error = error.unwrap_err();
+        assert_eq!(error.reason(), "guest");
+        let said = format!("{error} {:?}", lines.0.lock().unwrap());
+        assert_eq!(said.contains("hunter2"), !confidential, "{said}");
+    }
+}
+
+#[test]
+fn guest_that_rejects_confidential_settings_is_not_quoted() {
+    let invalid = r#"{"valid":false,"message":"hunter2 is too short"}"#;
+    let wasm = wapc_with("", invalid, "(i32.const 1)", "");
+    for confidential in [false, true] {
+        let spec = PolicySpec {
+            confidential,
+            ..allowed("*")
+        };
+        let error = policy(&wasm, spec).validate_settings().unwrap_err();
+        assert_eq!(error.stage(), Stage::Settings);
+        let said = error.to_string();
+        assert_eq!(said.contains("hunter2"), !confidential, "{said}");
+        assert!(!confidential || said.contains("withheld"), "{said}");
     }
 }

@@ -54,7 +54,7 @@ fn spin(rounds: &str) -> String {
 }
 
 #[test]
-fn deadline() {
+fn deadline_ends_an_evaluation() {
     accepts(&then_accept(&spin("1000000"), ""), limited(10_000, 1 << 20));
     let started = Instant::now();
     let error = evaluate(&then_accept(&spin("0"), ""), limited(50, 1 << 20)).unwrap_err();
@@ -102,7 +102,7 @@ fn deadline_of_a_start_function() {
 }
 
 #[test]
-fn memory() {
+fn memory_limit_ends_an_evaluation() {
     let grow = "(if (i32.eq (memory.grow (i32.const 14)) (i32.const -1)) (then unreachable))";
     accepts(&then_accept(grow, ""), limited(10_000, 1 << 20));
     let error = evaluate(&then_accept(grow, ""), limited(10_000, (1 << 20) - 1)).unwrap_err();
@@ -132,7 +132,7 @@ fn memory_at_the_start() {
 }
 
 #[test]
-fn table() {
+fn table_limit_ends_an_evaluation() {
     let table = "(table $t 10 funcref)";
     let grow = |by: u32| {
         format!(
@@ -147,7 +147,7 @@ fn table() {
 }
 
 #[test]
-fn stack() {
+fn stack_limit_ends_an_evaluation() {
     let recurse = "(func $r (param i32) (result i32)
         (if (result i32) (local.get 0)
           (then (i32.add (i32.const 1) (call $r (i32.sub (local.get 0) (i32.const 1)))))
@@ -163,7 +163,7 @@ fn stack() {
 }
 
 #[test]
-fn output() {
+fn output_limit_ends_an_evaluation() {
     let respond = |length: u32| {
         format!(
             "(drop (memory.grow (i32.const 400)))

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use assent_wasm::{Abi, Policy, PolicySpec, Review, Verdict};
+use assent_wasm::{Abi, Policy, PolicySpec, PolicyType, Review, Verdict};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
@@ -67,10 +67,14 @@ fn prepare(
         timeout: std::time::Duration::from_secs(60),
         ..Default::default()
     };
+    let raw = inspection.metadata.as_ref().unwrap().policy_type == PolicyType::Raw;
     let spec = PolicySpec {
         settings_json,
         mutating,
         limits,
+        raw,
+        // The raw ones of the examples decide about requests at Envoy.
+        check: raw,
         ..spec(inspection.abi.unwrap())
     };
     let policy = Policy::prepare(&ENGINE, module, spec)?;
@@ -101,7 +105,10 @@ fn check(name: &str, abi: Abi, at_least: usize) {
     for case in cases {
         let case: Case = serde_json::from_str(&case).unwrap();
         let policy = prepare(&module, case.settings.as_deref()).unwrap();
-        let review = Review::admission(&case.request).unwrap();
+        let review = match policy.spec().check {
+            true => Review::check(case.request.get()),
+            false => Review::admission(&case.request).unwrap(),
+        };
         let verdict = policy
             .evaluate(&review)
             .unwrap_or_else(|error| panic!("{name}, {}: {error}", case.name));
@@ -195,7 +202,7 @@ fn check_large(name: &str) {
 }
 
 #[test]
-fn objects_of_a_mebibyte() {
+fn objects_of_a_mebibyte_are_evaluated() {
     for name in [
         "no-privileged",
         "add-labels",
@@ -220,6 +227,11 @@ fn add_labels_rust_wapc_mutating() {
 #[test]
 fn require_owner_rego() {
     check("require-owner", Abi::Opa, 5);
+}
+
+#[test]
+fn jwt_claims_rego_at_envoy() {
+    check("jwt-claims", Abi::Opa, 10);
 }
 
 #[test]

@@ -31,6 +31,7 @@ fn a_full_answer_becomes_a_verdict() {
         warnings: vec!["w".to_owned()],
         audit_annotations: [("k".to_owned(), "v".to_owned())].into(),
         causes: vec![],
+        effects: None,
     };
     assert_eq!(verdict, expected);
 }

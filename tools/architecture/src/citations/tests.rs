@@ -42,6 +42,16 @@ fn unknown_number_is_found() {
 }
 
 #[test]
+fn address_of_this_repository_names_a_file_of_it() {
+    let line = |name: &str| format!("url: https://example.com/a/blob/main/docs/{name}.md#x\n");
+    check_finds(File::new("rules.yaml", &line("rules")), &[]);
+    check_finds(
+        File::new("rules.yaml", &line("none")),
+        &["rules.yaml:1 names docs/none.md, which is not here"],
+    );
+}
+
+#[test]
 fn unknown_document_is_found() {
     check_finds(
         File::new("scripts/b", "# as in design/PLAN.md.\n"),

@@ -15,10 +15,7 @@ fn defaults_are_filled_in() {
     assert_eq!(parsed.failure_policy, FailurePolicy::Fail);
     assert_eq!(parsed.match_policy, MatchPolicy::Equivalent);
     assert_eq!(parsed.side_effects, SideEffects::None);
-    assert_eq!(
-        (parsed.timeout_seconds, parsed.timeout_eval_seconds),
-        (10, None)
-    );
+    assert_eq!((parsed.timeout_seconds, parsed.timeout_eval_ms), (10, None));
     assert_eq!(
         (parsed.progress_deadline_seconds, parsed.history_limit),
         (600, 5)
@@ -164,10 +161,7 @@ fn namespaced_policies_stay_in_their_namespace() {
     refuse_spec(
         "AdmissionPolicy",
         json!({"namespaceSelector": {}, "contextAwareResources": []}),
-        &[
-            "spec.contextAwareResources: is for ClusterAdmissionPolicy only; remove it",
-            "spec.namespaceSelector: is for ClusterAdmissionPolicy only; remove it",
-        ],
+        &["spec.namespaceSelector: is for ClusterAdmissionPolicy only; remove it"],
     );
 }
 
@@ -247,9 +241,7 @@ fn schema_and_parser_know_the_same_fields() {
             .trim_end_matches(')');
         let mut known: Vec<_> = list.split(", ").map(str::to_owned).collect();
         if kind == "AdmissionPolicy" {
-            known.retain(|name| {
-                !["namespaceSelector", "contextAwareResources"].contains(&name.as_str())
-            });
+            known.retain(|name| name != "namespaceSelector");
         }
         known.sort();
         assert_eq!(fields, known, "{kind}");
@@ -291,8 +283,156 @@ fn warnings_are_about_what_was_written() {
     assert_eq!(warned(json!({"contextAwareResources": []})), 0);
     assert_eq!(warned(json!({"backgroundAudit": false})), 1);
     let kinds = json!([{"apiVersion": "v1", "kind": "Pod"}]);
-    assert_eq!(
-        warned(json!({"backgroundAudit": true, "contextAwareResources": kinds})),
-        2
+    assert_eq!(warned(json!({"contextAwareResources": kinds})), 0);
+}
+
+fn with_secrets(kind: &str, sources: Value) -> Value {
+    let mut policy = json!({
+        "apiVersion": "policies.assent.dev/v1alpha1", "kind": kind,
+        "metadata": {"name": "a"},
+        "spec": {
+            "module": "registry://example.com/a:1",
+            "settingsFrom": sources,
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+        },
+    });
+    if kind == "AdmissionPolicy" {
+        policy["metadata"]["namespace"] = "shop".into();
+    }
+    policy
+}
+
+#[test]
+fn settings_from_secrets_are_read_and_kept_in_the_spec() {
+    let sources = json!([
+        {"secretKeyRef": {"name": "db", "key": "token"}, "path": "auth.token"},
+        {"secretKeyRef": {"name": "db", "key": "more.yaml"}},
+    ]);
+    let policy = with_secrets("AdmissionPolicy", sources.clone());
+    let parsed = super::policy(&policy, &Options::default()).unwrap();
+    assert_eq!(parsed.settings_from.len(), 2);
+    assert_eq!(parsed.settings_from[0].path.as_deref(), Some("auth.token"));
+    let spec: Value = serde_json::from_slice(&parsed.spec_json).unwrap();
+    assert_eq!(spec["settingsFrom"], sources);
+    let none = with_secrets("AdmissionPolicy", json!([]));
+    let parsed = super::policy(&none, &Options::default()).unwrap();
+    let spec: Value = serde_json::from_slice(&parsed.spec_json).unwrap();
+    assert!(
+        spec.get("settingsFrom").is_none(),
+        "existing specs stay the same"
+    );
+}
+
+#[test]
+fn bad_settings_from_say_what_to_do() {
+    let reserved = crate::tenancy::Reserved {
+        secrets: ["assent-ca".to_owned()].into(),
+        ..Default::default()
+    };
+    let options = Options {
+        reserved,
+        ..Options::default()
+    };
+    let check = |kind: &str, source: Value, expected: &str| {
+        let policy = with_secrets(kind, json!([source]));
+        let errors = super::policy(&policy, &options).map_err(|e| e.to_string());
+        match expected {
+            "" => assert!(errors.is_ok(), "{errors:?}"),
+            _ => assert!(
+                errors.as_ref().is_err_and(|e| e.contains(expected)),
+                "{errors:?}"
+            ),
+        }
+    };
+    let key = |name: &str, key: &str| json!({"secretKeyRef": {"name": name, "key": key}});
+    let at = "spec.settingsFrom[0]";
+    check(
+        "AdmissionPolicy",
+        json!({}),
+        &format!("{at}.secretKeyRef: must be given"),
+    );
+    check(
+        "AdmissionPolicy",
+        json!({"file": "a"}),
+        &format!("{at}.file: unknown field"),
+    );
+    check(
+        "AdmissionPolicy",
+        key("A b", "k"),
+        "is not the name of a Secret",
+    );
+    check(
+        "AdmissionPolicy",
+        key("db", "a/b"),
+        "must be a key of a Secret",
+    );
+    let mut path = key("db", "k");
+    for bad in ["", ".a", "a..b", "a."] {
+        path["path"] = bad.into();
+        check(
+            "AdmissionPolicy",
+            path.clone(),
+            &format!("{at}.path: must be names"),
+        );
+    }
+    let foreign = json!({"secretKeyRef": {"name": "db", "key": "k", "namespace": "other"}});
+    check("AdmissionPolicy", foreign, "namespace: unknown field");
+    check(
+        "ClusterAdmissionPolicy",
+        key("assent-ca", "ca.key"),
+        "belongs to the control plane",
+    );
+    // A Secret of that name in another namespace is somebody else's.
+    check("AdmissionPolicy", key("assent-ca", "ca.key"), "");
+    let many = with_secrets("AdmissionPolicy", json!(vec![key("db", "k"); 17]));
+    let errors = super::policy(&many, &options).unwrap_err().to_string();
+    assert!(errors.contains("not have more than 16"), "{errors}");
+    let standalone = Options {
+        standalone: true,
+        ..Options::default()
+    };
+    let policy = with_secrets("AdmissionPolicy", json!([key("db", "k")]));
+    let errors = super::policy(&policy, &standalone).unwrap_err().to_string();
+    assert!(errors.contains("works only in a cluster"), "{errors}");
+}
+
+#[test]
+fn declarations_are_normalised() {
+    let context = |kind: &str, resource: Value| {
+        let parsed = accept(
+            kind,
+            json!({"contextAwareResources": [resource.clone(), resource]}),
+        );
+        assert_eq!(
+            parsed.context_resources.len(),
+            1,
+            "equal declarations are one"
+        );
+        parsed.context_resources[0].clone()
+    };
+    let resource = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "fields": ["spec.nodeName", "spec.hostNetwork"],
+        "labelSelector": {
+            "matchLabels": {"app": "web"},
+            "matchExpressions": [
+                {"key": "tier", "operator": "In", "values": ["b", "a"]},
+                {"key": "old", "operator": "DoesNotExist"},
+            ],
+        },
+    });
+    let found = context("ClusterAdmissionPolicy", resource.clone());
+    assert_eq!(found.fields, ["spec.hostNetwork", "spec.nodeName"]);
+    assert_eq!(found.label_selector, "app=web,!old,tier in (a,b)");
+    assert!(found.namespaces.is_empty());
+    // A namespaced policy reads its own namespace, whatever it declares.
+    let found = context("AdmissionPolicy", resource);
+    assert_eq!(found.namespaces, ["team"]);
+    refuse_spec(
+        "AdmissionPolicy",
+        json!({"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod", "namespaces": ["kube-system"]}]}),
+        &[
+            "spec.contextAwareResources[0].namespaces: is for ClusterAdmissionPolicy only, because an AdmissionPolicy reads its own namespace; remove it",
+        ],
     );
 }

@@ -104,3 +104,70 @@ fn server_name_is_one_dns_label() {
         refuse(&named(&name), &[&expect]);
     }
 }
+
+#[test]
+fn limits_of_objects_are_validated() {
+    let read = |context: Value| manifest(&mk_server(json!({"context": context})), &standalone());
+    let limits = |context: Value| match read(context).unwrap() {
+        Manifest::Server(server) => server.context,
+        Manifest::Policy(policy) => panic!("{policy:?}"),
+    };
+    assert_eq!(limits(json!({})).memory_bytes, 256 << 20);
+    let given = limits(json!({"memoryLimit": "1Gi", "maxStalenessSeconds": 60}));
+    assert_eq!(given.memory_bytes, 1 << 30);
+    assert_eq!(given.max_staleness_seconds, Some(60));
+    let bad = json!({"memoryLimit": "1Ki", "maxStalenessSeconds": 1, "allow": [{"apiVersion": "v1", "kind": ""}]});
+    let errors: Vec<String> = read(bad)
+        .unwrap_err()
+        .0
+        .iter()
+        .map(|e| e.path.clone())
+        .collect();
+    assert_eq!(
+        errors,
+        [
+            "spec.context.allow[0]",
+            "spec.context.memoryLimit",
+            "spec.context.maxStalenessSeconds"
+        ]
+    );
+}
+
+#[test]
+fn secrets_are_allowed_by_name_only() {
+    let access = |allow: &[(&str, &str)]| crate::server::ContextAccess {
+        allow: allow
+            .iter()
+            .map(|(version, kind)| crate::server::AllowedKind {
+                api_version: (*version).into(),
+                kind: (*kind).into(),
+            })
+            .collect(),
+        ..Default::default()
+    };
+    for (allow, version, kind, expected) in [
+        (&[][..], "v1", "Pod", true),
+        (&[], "v1", "Secret", false),
+        (&[], "example.com/v1", "Secret", true),
+        (&[("*", "*")], "v1", "Secret", false),
+        (&[("v1", "*")], "v1", "Secret", false),
+        (&[("v1", "Secret")], "v1", "Secret", true),
+        (&[("*", "Secret")], "v1", "Secret", true),
+        (&[("v1", "Secret")], "v1", "Pod", false),
+        (&[("apps/*", "*")], "apps/v1", "Deployment", true),
+        (&[("apps/*", "*")], "batch/v1", "Job", false),
+        (
+            &[("apps/v1", "Deployment")],
+            "apps/v1beta1",
+            "Deployment",
+            false,
+        ),
+        (&[("*", "Ingress")], "networking.k8s.io/v1", "Ingress", true),
+    ] {
+        assert_eq!(
+            access(allow).allows(version, kind),
+            expected,
+            "{allow:?} {version} {kind}"
+        );
+    }
+}

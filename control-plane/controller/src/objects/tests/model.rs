@@ -197,7 +197,10 @@ impl Generator {
         let version = self.version - 5 * u64::try_from(self.below(2)).unwrap();
         let (uid, other, third) = (self.name(), self.name(), self.name());
         match kind {
-            Kind::ClusterPolicies | Kind::Policies => mk_policy(name, other, uid, version),
+            Kind::ClusterPolicies
+            | Kind::Policies
+            | Kind::ClusterRequestPolicies
+            | Kind::RequestPolicies => mk_policy(name, other, uid, version),
             Kind::Servers => mk_server(name, uid, version),
             Kind::Revisions => {
                 let policy = (self.below(4) > 0).then_some((other, third));

@@ -304,6 +304,7 @@ fn r32_a_restart_computes_the_same_version() {
         active: Some(mk_policy("p", 2)),
         candidates: vec![mk_policy("p", 3)],
         draining: vec![mk_policy("p", 1)],
+        ..StoredRevisions::default()
     };
     let q = StoredRevisions {
         candidates: vec![mk_policy("q", 1)],

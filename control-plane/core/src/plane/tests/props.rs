@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{fixtures::mk_snapshot, fleet::ReplicaState, status::PolicyStatus};
+use crate::{fixtures::mk_snapshot, fleet::ReplicaState, rollout::Output, status::PolicyStatus};
 
 const SERVERS: [&str; 2] = ["default", "other"];
 const POLICIES: [&str; 4] = ["a", "b", "c", "d"];

@@ -215,6 +215,7 @@ impl World {
             active: self.webhook.map(|g| mk_policy("p", g)),
             candidates: policies(candidates),
             draining: policies(draining),
+            ..StoredRevisions::default()
         };
         Rollout::new(mk_id("p"), self.now, self.generation, TIMING).restore(self.now, stored)
     }

@@ -17,7 +17,7 @@ fn every_stage_has_its_reason() {
         status.replicas[0].ready.reason.as_str()
     });
     expect![[r#"
-        Rejected FetchFailed VerificationFailed CompileFailed LinkFailed InstantiationFailed SettingsRejected SelfTestFailed SwapFailed RuntimeFailed"#]]
+        Rejected FetchFailed VerificationFailed CompileFailed LinkFailed InstantiationFailed SettingsRejected SelfTestFailed SwapFailed RuntimeFailed ContextNotSynced"#]]
     .assert_eq(&reasons.join(" "));
 }
 

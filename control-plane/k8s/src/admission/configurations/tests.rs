@@ -98,7 +98,7 @@ fn fail_closed_webhooks_match_narrowly() {
         ourselves.contains("\"system:serviceaccount:assent-system:assent\""),
         "{ourselves}"
     );
-    // No delete of a policy waits for us: a namespace must be able to go.
+    // No delete of a policy waits for Assent: a namespace must be deletable.
     for webhook in webhooks {
         let rule = &webhook["rules"][0];
         let deletes = rule["operations"]

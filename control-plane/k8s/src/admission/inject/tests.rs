@@ -30,16 +30,16 @@ fn parts() -> Parts {
     }
 }
 
-fn known() -> Known {
-    let server = KnownServer {
+fn known() -> AdmissionView {
+    let server = ServerView {
         policies_from: None,
         allowed_namespaces: vec!["shop".to_owned()],
         own: Arc::new(parts()),
         beside: Arc::new(parts()),
     };
-    Known {
+    AdmissionView {
         servers: [("default".to_owned(), server)].into(),
-        ..Known::default()
+        ..AdmissionView::default()
     }
 }
 
@@ -60,7 +60,7 @@ fn web() -> Value {
     pod(json!({"containers": [{"name": "web", "image": "web"}]}))
 }
 
-/// A pod of our StatefulSet, as the API server fills in its defaults.
+/// A pod of a PolicyServer's StatefulSet, as the API server fills in its defaults.
 fn own() -> Value {
     let mut pod = pod(json!({
         "containers": [{
@@ -235,7 +235,7 @@ fn old_kubelets_get_a_plain_container() {
     );
 }
 
-/// What other webhooks change behind us stays; what they lose comes back.
+/// What other webhooks change after the injection stays; what they remove comes back.
 #[test]
 fn reinvocation_repairs_without_duplicates() {
     let (mut pod, _) = patched(&web(), "shop", &options());

@@ -169,3 +169,58 @@ fn refusal_names_fields_user_and_permission() {
     let attributes = review.resource_attributes.unwrap();
     assert_eq!(attributes.namespace.as_deref(), Some("assent-system"));
 }
+
+fn mk_policy(module: &str, secrets: &[&str]) -> Value {
+    let sources = secrets.iter().map(|name| {
+        let reference = json!({"name": name, "key": "token"});
+        json!({"secretKeyRef": reference, "path": format!("auth.{name}")})
+    });
+    json!({
+        "apiVersion": assent_api::API_VERSION, "kind": "AdmissionPolicy",
+        "metadata": {"name": "a", "namespace": "shop"},
+        "spec": {
+            "module": module,
+            "settingsFrom": sources.collect::<Vec<_>>(),
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+        },
+    })
+}
+
+#[test]
+fn every_edit_of_a_policy_with_secrets_needs_the_permission_to_read_them() {
+    let asked = |old: Option<Value>, new: Value| {
+        let request = Request {
+            operation: match old {
+                Some(_) => Operation::Update,
+                None => Operation::Create,
+            },
+            object: new,
+            old_object: old.unwrap_or_default(),
+            ..Request::default()
+        };
+        let required = required(&request, "assent-system", &assent_api::Options::default());
+        let words = required.iter().map(|a| {
+            format!(
+                "{}: {} {} {} {}",
+                a.fields, a.verb, a.resource, a.name, a.namespace
+            )
+        });
+        words.collect::<Vec<_>>()
+    };
+    let old = mk_policy("registry://example.com/a:1", &["db"]);
+    let get = "spec.settingsFrom[0]: get secrets db shop";
+    assert_eq!(asked(None, old.clone()), [get]);
+    // Another module could print what the old one kept to itself.
+    let module = mk_policy("registry://example.com/a:2", &["db"]);
+    assert_eq!(asked(Some(old.clone()), module), [get]);
+    let mut labelled = old.clone();
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    assert_eq!(asked(Some(old.clone()), labelled), Vec::<String>::new());
+    let without = mk_policy("registry://example.com/a:1", &[]);
+    assert_eq!(asked(Some(old.clone()), without), Vec::<String>::new());
+    let mut cluster = old;
+    cluster["kind"] = "ClusterAdmissionPolicy".into();
+    cluster["metadata"] = json!({"name": "a"});
+    let own = "spec.settingsFrom[0]: get secrets db assent-system";
+    assert_eq!(asked(None, cluster), [own]);
+}

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::admission::{KnownServer, review::Resource};
+use crate::admission::{ServerView, review::Resource};
 
-fn mk_known(name: &str, allowed: Value, policies: usize) -> Known {
-    let server = KnownServer {
+fn mk_known(name: &str, allowed: Value, policies: usize) -> AdmissionView {
+    let server = ServerView {
         policies_from: serde_json::from_value(allowed).unwrap(),
-        ..KnownServer::default()
+        ..ServerView::default()
     };
-    Known {
+    AdmissionView {
         servers: [(name.to_owned(), server)].into(),
         policies: [("shop".to_owned(), policies)].into(),
         namespaces: [(
@@ -18,7 +18,7 @@ fn mk_known(name: &str, allowed: Value, policies: usize) -> Known {
             [("team".to_owned(), "web".to_owned())].into(),
         )]
         .into(),
-        ..Known::default()
+        ..AdmissionView::default()
     }
 }
 
@@ -53,7 +53,7 @@ fn mk_request(operation: Operation, object: Value, old_object: Value) -> Request
     }
 }
 
-fn check(known: &Known, request: &Request, max: Option<usize>) -> Option<String> {
+fn check(known: &AdmissionView, request: &Request, max: Option<usize>) -> Option<String> {
     refusal(request, known, max, &assent_api::Options::default())
 }
 

@@ -254,6 +254,7 @@ impl Harness {
                         host_capabilities: Vec::new(),
                         signer: None,
                         url: job.url,
+                        secret_settings: None,
                     };
                     let failure = |refusal| Failure {
                         refusal,
@@ -326,6 +327,7 @@ fn mk_controller() -> Controller<LocalBackend> {
         grace: Duration::from_secs(60),
         sync_deadline: Duration::from_secs(30),
         max_policies_per_namespace: None,
+        no_context: None,
     };
     let modules = [Digest::of(b"registry://example.com/p:v1")];
     Controller::new(LocalBackend, config, modules.into_iter().collect())

@@ -104,7 +104,7 @@ fn groups_versions_operations() {
 }
 
 #[test]
-fn scopes() {
+fn rules_match_their_scope() {
     for (scope, resource, namespace, expect) in [
         ("*", "nodes", "", true),
         ("Namespaced", "pods", "team", true),

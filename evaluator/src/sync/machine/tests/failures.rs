@@ -1,4 +1,5 @@
 use super::*;
+use crate::sync::machine::failures::RETRIES;
 
 #[test]
 fn a_transient_failure_is_retried_and_answers_the_same_nonce() {

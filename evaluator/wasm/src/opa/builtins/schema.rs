@@ -10,11 +10,14 @@ use regorus::Value;
 use super::{Bounded, TooMuch, value};
 
 mod compile;
+mod fields;
 mod format;
+mod problem;
 mod validate;
 
 use compile::Schema;
-use validate::{Problem, Validator};
+use problem::Problem;
+use validate::Validator;
 
 /// Why a document is not a schema.
 #[derive(Debug)]

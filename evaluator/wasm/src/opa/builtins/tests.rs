@@ -54,7 +54,7 @@ fn too_much(name: &str, args: &str) {
 }
 
 #[test]
-fn time() {
+fn times_are_computed() {
     check("time.now_ns", "[]", "1700000000000000001");
     check(
         "time.parse_rfc3339_ns",
@@ -95,7 +95,7 @@ fn strings_and_patterns() {
 }
 
 #[test]
-fn encodings() {
+fn encodings_are_converted() {
     check("yaml.unmarshal", r#"["a: [1, x]"]"#, r#"{"a":[1,"x"]}"#);
     check("yaml.is_valid", r#"["a: ["]"#, "false");
     check("hex.encode", r#"["ab"]"#, r#""6162""#);
@@ -110,7 +110,7 @@ fn encodings() {
 }
 
 #[test]
-fn hashes() {
+fn hashes_are_computed() {
     check(
         "crypto.sha256",
         r#"["abc"]"#,
@@ -153,7 +153,7 @@ fn versions_quantities_ranges() {
 }
 
 #[test]
-fn objects() {
+fn objects_are_combined() {
     check("object.subset", r#"[{"a":1,"b":2},{"a":1}]"#, "true");
     check(
         "object.union_n",
@@ -427,7 +427,7 @@ fn every_builtin_of_opa_is_known() {
 }
 
 #[test]
-fn casts() {
+fn casts_convert_collections() {
     check("cast_array", "[[2,1]]", "[2,1]");
     check("cast_array", "[{2,1}]", "[1,2]");
     check("cast_set", "[[2,1,2]]", "{1,2}");

@@ -5,6 +5,7 @@ use regorus::Value;
 use super::{
     compile::{Dependency, Index, Items, Part, Rest, Schema},
     format,
+    problem::{Place, Problem},
 };
 use crate::opa::{
     builtins::{TooMuch, bounded::within},
@@ -17,27 +18,11 @@ pub(super) struct Validator<'s> {
     steps: usize,
 }
 
-/// A violation of the schema.
-#[derive(Clone)]
-pub(super) struct Problem {
-    kind: &'static str,
-    field: String,
-    description: String,
-}
-
-/// Where in the document, from the inside.
-struct Place<'a> {
-    name: String,
-    outer: Option<&'a Place<'a>>,
-}
-
 /// Parts that are checked in one call.
 const MAX_STEPS: usize = 200_000;
 
 /// Parts within parts; one that names itself has no end.
 const MAX_DEPTH: usize = 256;
-
-const ROOT: &str = "(Root)";
 
 type Fields = regorus::value::Object;
 type Array = regorus::value::Array;
@@ -50,11 +35,7 @@ impl<'s> Validator<'s> {
     }
 
     pub(super) fn check(mut self, document: &Value) -> Result<Vec<Problem>, TooMuch> {
-        let place = Place {
-            name: ROOT.to_owned(),
-            outer: None,
-        };
-        self.part(0, document, &place, 0)
+        self.part(0, document, &Place::root(), 0)
     }
 
     fn part(
@@ -353,72 +334,6 @@ impl<'s> Validator<'s> {
             }
         }
         Ok(found)
-    }
-}
-
-// === impl Problem ===
-
-impl Problem {
-    pub(super) fn value(&self) -> Value {
-        let fields = [
-            ("type", self.kind.to_owned()),
-            ("field", self.field.clone()),
-            ("desc", self.description.clone()),
-            ("error", format!("{}: {}", self.field, self.description)),
-        ];
-        let fields = fields
-            .into_iter()
-            .map(|(name, text)| (Value::from(name), Value::from(text)));
-        Value::from(fields.collect::<std::collections::BTreeMap<_, _>>())
-    }
-}
-
-// === impl Place ===
-
-impl Place<'_> {
-    fn inside(&self, name: String) -> Place<'_> {
-        Place {
-            name,
-            outer: Some(self),
-        }
-    }
-
-    fn problem(&self, kind: &'static str, description: &str) -> Problem {
-        let mut names = vec![self.name.as_str()];
-        let mut at = self;
-        while let Some(outer) = at.outer {
-            names.push(&outer.name);
-            at = outer;
-        }
-        // The root is named only if there is nothing else.
-        if names.len() > 1 {
-            names.pop();
-        }
-        names.reverse();
-        Problem {
-            kind,
-            field: names.join("."),
-            description: description.to_owned(),
-        }
-    }
-}
-
-// === impl Range ===
-
-impl super::compile::Range {
-    fn problems(
-        &self,
-        count: usize,
-        at: &Place<'_>,
-        [few, many]: [&'static str; 2],
-        of: &str,
-    ) -> impl Iterator<Item = Problem> {
-        let least = self.least.filter(|least| count < *least);
-        let most = self.most.filter(|most| count > *most);
-        let few =
-            least.map(|least| at.problem(few, &format!("it must have at least {least} {of}")));
-        let many = most.map(|most| at.problem(many, &format!("it must have at most {most} {of}")));
-        few.into_iter().chain(many)
     }
 }
 
