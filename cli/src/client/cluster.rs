@@ -16,7 +16,9 @@ pub(super) async fn connect(
     remote: Remote,
     policy_server: Option<String>,
 ) -> anyhow::Result<Client> {
-    let (leader, ca, token) = tokio::try_join!(remote.leader(), remote.ca(), remote.token())?;
+    // If several fail, the first in this order explains the others: without a Lease, Assent is not in this namespace.
+    let (leader, ca, token) = tokio::join!(remote.leader(), remote.ca(), remote.token());
+    let (leader, ca, token) = (leader?, ca?, token?);
     let token = Token::new(&token).context("failed to use the token of the API server")?;
     let Tunnel {
         stream,

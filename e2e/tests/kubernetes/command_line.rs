@@ -5,9 +5,11 @@
 use std::{
     path::Path,
     process::{Command, Output},
+    time::{Duration, Instant},
 };
 
 use assent_e2e::{
+    PATIENCE,
     kube::{
         Harness, Kubectl,
         harness::{NAMESPACE, chart, no_privileged},
@@ -37,12 +39,20 @@ async fn person(harness: &Harness, dir: &Path, name: &str, grants: &[&[&str]]) -
     kubectl.service_account(name, dir).await
 }
 
-#[track_caller]
-fn refused(output: &Output, expect: &[&str]) {
-    assert_eq!(output.status.code(), Some(2), "{}", text(output));
-    let text = text(output);
-    for part in expect {
-        assert!(text.contains(part), "{part:?} is not in: {text}");
+/// The command ends with an error that has these parts. Rights that were just granted may be refused for a moment: the
+/// API server learns of them by a watch.
+async fn refused(kubectl: &Kubectl, args: &[&str], expect: &[&str]) {
+    let begun = Instant::now();
+    loop {
+        let output = assent(kubectl, args);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        let text = text(&output);
+        let Some(missing) = expect.iter().find(|part| !text.contains(**part)) else {
+            return;
+        };
+        let may_change = text.contains("not allowed to") && begun.elapsed() < PATIENCE;
+        assert!(may_change, "{missing:?} is not in: {text}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 
@@ -51,9 +61,8 @@ async fn kubeconfig_leads_to_the_leader_with_the_charts_role() {
     let (harness, _) = Harness::enforcing(1).await;
     let dir = tempfile::tempdir().unwrap();
     let nobody = person(&harness, dir.path(), "nobody", &[]).await;
-    let refusal = assent(&nobody, &["status"]);
-    // The steps run at the same time: any of them may be refused first.
-    refused(&refusal, &["not allowed to", "--role=assent-connect"]);
+    let lease = ["not allowed to get the Lease", "--role=assent-connect"];
+    refused(&nobody, &["status"], &lease).await;
 
     // Without the chart's roles there is no account to ask a token for.
     let all = [
@@ -64,10 +73,8 @@ async fn kubeconfig_leads_to_the_leader_with_the_charts_role() {
     ];
     let all = &all[..];
     let admin = person(&harness, dir.path(), "admin", &[all]).await;
-    refused(
-        &assent(&admin, &["status"]),
-        &["assent-viewer", "upgrade the chart"],
-    );
+    let outdated = ["assent-viewer", "upgrade the chart"];
+    refused(&admin, &["status"], &outdated).await;
 
     harness.system.apply(&chart(&["roles.yaml"])).await;
     let namespace = format!("--namespace={NAMESPACE}");
@@ -80,17 +87,14 @@ async fn kubeconfig_leads_to_the_leader_with_the_charts_role() {
     ][..];
     let operator = person(&harness, dir.path(), "operator", &[connect]).await;
     // Lease, certificates and token are there; the harness's leader is a process, not a pod.
-    let reached = assent(&operator, &["status"]);
-    refused(&reached, &["the leader's pod does not exist"]);
+    let reached = ["the leader's pod does not exist"];
+    refused(&operator, &["status"], &reached).await;
 
     let wrong = ["status", "--assent-namespace", "default"];
-    refused(&assent(&operator, &wrong), &["not allowed to", "default"]);
-    let wrong = assent(&admin, &wrong);
-    refused(&wrong, &["--assent-namespace"]);
-    refused(
-        &assent(&admin, &["status", "--context", "lost"]),
-        &["--context"],
-    );
+    refused(&operator, &wrong, &["not allowed to", "default"]).await;
+    refused(&admin, &wrong, &["--assent-namespace"]).await;
+    let lost = ["status", "--context", "lost"];
+    refused(&admin, &lost, &["--context"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,14 +129,10 @@ async fn undo_uses_the_rights_of_the_person() {
     ][..];
     let editor = person(&harness, dir.path(), "editor", &[edits]).await;
 
-    refused(
-        &assent(&reader, &["rollout", "undo", "np"]),
-        &["patch the policy"],
-    );
-    refused(
-        &assent(&editor, &["rollout", "undo", "lost"]),
-        &["no policy cluster/lost"],
-    );
+    let undo = ["rollout", "undo", "np"];
+    refused(&reader, &undo, &["patch the policy"]).await;
+    let lost = ["rollout", "undo", "lost"];
+    refused(&editor, &lost, &["no policy cluster/lost"]).await;
     let none = assent(&editor, &["rollout", "undo", "np", "--to-generation", "9"]);
     assert_eq!(none.status.code(), Some(1), "{}", text(&none));
 
