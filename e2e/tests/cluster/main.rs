@@ -12,15 +12,30 @@ mod soak;
 mod uninstall;
 mod walkthrough;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use assent_e2e::{kube::Cluster, up::condition};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
 /// Tests take turns: what one does to a node it does to all, and there is one installation per
-/// cluster.
-async fn turn() -> MutexGuard<'static, ()> {
+/// cluster. After a test that failed, its installation is in the way of the next one.
+async fn turn() -> Turn {
     static TURN: Mutex<()> = Mutex::const_new(());
-    TURN.lock().await
+    let turn = TURN.lock().await;
+    let clean = !FAILED.load(Ordering::Relaxed);
+    assert!(clean, "not run, because the test before it failed");
+    Turn(turn)
+}
+
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+struct Turn(#[expect(dead_code, reason = "held until the test ends")] MutexGuard<'static, ()>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        FAILED.fetch_or(std::thread::panicking(), Ordering::Relaxed);
+    }
 }
 
 /// A pod on a node that runs a shell.
