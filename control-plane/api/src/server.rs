@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::core::v1::{
-        Affinity, ConfigMapKeySelector, EnvVar, PodSecurityContext, ResourceRequirements,
-        SecurityContext, Toleration,
+        Affinity, ConfigMapKeySelector, EnvVar, LocalObjectReference, PodSecurityContext,
+        ResourceRequirements, SecurityContext, Toleration, TopologySpreadConstraint,
     },
     apimachinery::pkg::{
         api::resource::Quantity, apis::meta::v1::Condition, util::intstr::IntOrString,
@@ -85,7 +85,7 @@ pub struct PolicyServerSpec {
     /// Where modules may come from, beyond public registries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sources: Option<Sources>,
-    /// Secret with the credentials of registries.
+    /// Secret with the credentials of registries that modules are pulled from; nodes use it for the image too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_secret: Option<String>,
     /// Service account of the pods; one is created if absent.
@@ -143,6 +143,18 @@ pub struct PolicyServerSpec {
     /// How policies are divided among webhooks.
     #[serde(default)]
     pub webhook_mode: WebhookMode,
+    /// Labels of the nodes that pods may run on.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// How pods are spread over zones and nodes; a missing label selector is that of the pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
+    /// Secrets that nodes pull the evaluator's image with, also in pods that get it as a sidecar: there they are those of
+    /// the pod's namespace. Modules are pulled with `imagePullSecret`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub image_pull_secrets: Vec<LocalObjectReference>,
 }
 
 /// Where modules may come from, beyond public registries.

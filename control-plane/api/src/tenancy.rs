@@ -209,6 +209,10 @@ impl PolicyServerSpec {
         if let Some(name) = &self.image_pull_secret {
             add("spec.imagePullSecret".into(), secret, name, "");
         }
+        for (i, from) in self.image_pull_secrets.iter().enumerate() {
+            let path = format!("spec.imagePullSecrets[{i}]");
+            add(path, secret, &from.name, "");
+        }
         if let Some(name) = &self.service_account_name {
             let path = "spec.serviceAccountName".into();
             add(path, ReferenceKind::ServiceAccount, name, "");

@@ -163,6 +163,12 @@ fn check(sink: &Sink, spec: &PolicyServerSpec) {
             "give minAvailable or maxUnavailable, not both",
         );
     }
+    for (i, secret) in spec.image_pull_secrets.iter().enumerate() {
+        if secret.name.is_empty() {
+            let path = format!("spec.imagePullSecrets[{i}].name");
+            sink.error(&path, "must not be empty");
+        }
+    }
     check_capabilities(sink, "hostCapabilities", &spec.host_capabilities);
     check_capabilities(
         sink,

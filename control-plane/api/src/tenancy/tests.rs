@@ -134,6 +134,10 @@ fn objects_of_the_control_plane_are_out_of_reach() {
             "spec.imagePullSecret",
         ),
         (
+            json!({"imagePullSecrets": [{"name": "other"}, {"name": "assent-ca"}]}),
+            "spec.imagePullSecrets[1]",
+        ),
+        (
             json!({"serviceAccountName": "assent"}),
             "spec.serviceAccountName",
         ),

@@ -197,9 +197,11 @@ fn known_server(server: &ParsedServer, options: &workload::Options) -> ServerVie
 
 fn parts(parts: &EvaluatorParts) -> inject::Parts {
     let volumes = parts.volumes.iter().map(serde_json::to_value);
+    let secrets = parts.pull_secrets.iter();
     inject::Parts {
         container: serde_json::to_value(&parts.container).unwrap_or_default(),
         volumes: volumes.filter_map(Result::ok).collect(),
         hash: parts.hash(),
+        pull_secrets: secrets.map(|secret| secret.name.clone()).collect(),
     }
 }

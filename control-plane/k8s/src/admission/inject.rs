@@ -28,6 +28,8 @@ pub struct Parts {
     pub volumes: Vec<Value>,
     /// Hash of both.
     pub hash: String,
+    /// Secrets of the pod's namespace that its image is pulled with.
+    pub pull_secrets: Vec<String>,
 }
 
 /// What a pod of others gets.
@@ -169,6 +171,20 @@ fn volumes(pod: &Value, container: &Value, ours: &[Value]) -> Vec<PatchOperation
     patch::append(pod, &path, missing)
 }
 
+/// Secrets that the pod lacks; those that it has are for the images of its own containers. The API server has added those
+/// of the service account before.
+fn pull_secrets(pod: &Value, ours: &[String]) -> Vec<PatchOperation> {
+    let path = ["spec", "imagePullSecrets"];
+    let there = patch::at(pod, &path).and_then(Value::as_array);
+    let has = |name: &String| there.is_some_and(|all| all.iter().any(|s| s["name"] == **name));
+    let missing = ours.iter().filter(|name| !has(name));
+    patch::append(
+        pod,
+        &path,
+        missing.map(|name| json!({"name": name})).collect(),
+    )
+}
+
 fn annotation(pod: &Value, hash: &str) -> Option<PatchOperation> {
     let path = ["metadata", "annotations"];
     patch::member(pod, &path, TEMPLATE_HASH_ANNOTATION, json!(hash))
@@ -197,6 +213,7 @@ impl Parts {
             container: serde_json::to_value(container).expect("a container must be JSON"),
             volumes: volumes.iter().map(value).collect(),
             hash: hash.to_owned(),
+            pull_secrets: Vec::new(),
         }
     }
 }
@@ -216,6 +233,7 @@ impl Follower {
         let Parts {
             container,
             volumes: ours,
+            pull_secrets: secrets,
             ..
         } = &self.0;
         let mut patch = match &place {
@@ -230,6 +248,7 @@ impl Follower {
             None => insert(pod, container.clone(), options),
         };
         patch.extend(volumes(pod, container, ours));
+        patch.extend(pull_secrets(pod, secrets));
         patch.extend(annotation(pod, &self.0.hash));
         Ok(patch)
     }

@@ -35,13 +35,16 @@ const POD_FIELDS: &[&str] = &[
     "env",
     "image",
     "imagePullSecret",
+    "imagePullSecrets",
     "labels",
+    "nodeSelector",
     "priorityClassName",
     "resources",
     "securityContexts",
     "serviceAccountName",
     "storage",
     "tolerations",
+    "topologySpreadConstraints",
 ];
 
 /// Beyond so many objects of one kind, the permission for all of them is asked for: each review

@@ -6,8 +6,8 @@ use assent_api::ParsedServer;
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource,
-        EnvVar, EnvVarSource, HTTPGetAction, KeyToPath, ObjectFieldSelector, Probe,
-        ProjectedVolumeSource, ResourceRequirements, SeccompProfile, SecretVolumeSource,
+        EnvVar, EnvVarSource, HTTPGetAction, KeyToPath, LocalObjectReference, ObjectFieldSelector,
+        Probe, ProjectedVolumeSource, ResourceRequirements, SeccompProfile, SecretVolumeSource,
         SecurityContext, ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
     },
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
@@ -43,6 +43,10 @@ pub struct EvaluatorParts {
     pub container: Container,
     /// The volumes that it mounts, but for one that the StatefulSet provides.
     pub volumes: Vec<Volume>,
+    /// Secrets that nodes pull its image with, if the pod is not the StatefulSet's, whose template has them. A pod gets
+    /// no new evaluator for them: only its first pull needs them.
+    #[serde(skip)]
+    pub pull_secrets: Vec<LocalObjectReference>,
 }
 
 const CA: &str = "assent-ca";
@@ -77,7 +81,14 @@ pub fn evaluator_container(
         let mounts = container.volume_mounts.get_or_insert_default();
         mounts.push(mount(STATE_KEY, STATE_KEY_DIR, true));
     }
-    EvaluatorParts { container, volumes }
+    EvaluatorParts {
+        container,
+        volumes,
+        pull_secrets: match place {
+            Place::Own => Vec::new(),
+            Place::Beside => server.spec.image_pull_secrets.clone(),
+        },
+    }
 }
 
 /// The key that authenticates the last good set, which an administrator may provide. A pod in another namespace can't

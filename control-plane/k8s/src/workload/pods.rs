@@ -13,8 +13,8 @@ use k8s_openapi::{
         core::v1::{
             Affinity, Container, LocalObjectReference, PersistentVolumeClaim,
             PersistentVolumeClaimSpec, PodAffinityTerm, PodAntiAffinity, PodSecurityContext,
-            PodSpec, PodTemplateSpec, ServiceAccount, VolumeResourceRequirements,
-            WeightedPodAffinityTerm,
+            PodSpec, PodTemplateSpec, ServiceAccount, TopologySpreadConstraint,
+            VolumeResourceRequirements, WeightedPodAffinityTerm,
         },
     },
     apimachinery::pkg::{
@@ -115,7 +115,8 @@ fn pod_spec(server: &ParsedServer) -> PodSpec {
     let spec = &server.spec;
     let contexts = spec.security_contexts.clone().unwrap_or_default();
     let account = spec.service_account_name.clone();
-    let secret = spec.image_pull_secret.clone();
+    let secrets = pull_secrets(server);
+    let (spread, nodes) = (spread(server), &spec.node_selector);
     PodSpec {
         // The injector fills in the rest.
         containers: vec![Container {
@@ -126,7 +127,9 @@ fn pod_spec(server: &ParsedServer) -> PodSpec {
         affinity: Some(affinity(server)),
         tolerations: (!spec.tolerations.is_empty()).then(|| spec.tolerations.clone()),
         priority_class_name: spec.priority_class_name.clone(),
-        image_pull_secrets: secret.map(|name| vec![LocalObjectReference { name }]),
+        node_selector: (!nodes.is_empty()).then(|| nodes.clone()),
+        topology_spread_constraints: (!spread.is_empty()).then_some(spread),
+        image_pull_secrets: (!secrets.is_empty()).then_some(secrets),
         service_account_name: Some(account.unwrap_or_else(|| names::server(&server.name))),
         // Evaluators have no business with an API server, nor with what runs beside them.
         automount_service_account_token: Some(false),
@@ -135,6 +138,34 @@ fn pod_spec(server: &ParsedServer) -> PodSpec {
         termination_grace_period_seconds: Some(grace(server)),
         ..PodSpec::default()
     }
+}
+
+/// The Secret for modules, which may be for the image too, then those for the image alone.
+fn pull_secrets(server: &ParsedServer) -> Vec<LocalObjectReference> {
+    let modules = server.spec.image_pull_secret.clone();
+    let mut all: Vec<LocalObjectReference> = Vec::new();
+    let given = modules.map(|name| LocalObjectReference { name });
+    for secret in given.iter().chain(&server.spec.image_pull_secrets) {
+        if !all.contains(secret) {
+            all.push(secret.clone());
+        }
+    }
+    all
+}
+
+/// The user's. A constraint without a selector would count no pod.
+fn spread(server: &ParsedServer) -> Vec<TopologySpreadConstraint> {
+    let given = server.spec.topology_spread_constraints.iter().cloned();
+    let complete = |mut constraint: TopologySpreadConstraint| {
+        constraint
+            .label_selector
+            .get_or_insert_with(|| LabelSelector {
+                match_labels: Some(pod_labels(&server.name)),
+                match_expressions: None,
+            });
+        constraint
+    };
+    given.map(complete).collect()
 }
 
 /// The user's. Without one, replicas prefer different nodes.

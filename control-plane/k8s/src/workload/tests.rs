@@ -77,6 +77,12 @@ fn everything() -> Value {
         },
         "minAvailable": "50%",
         "storage": {"size": "1Gi", "storageClassName": "fast"},
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "topologySpreadConstraints": [{
+            "topologyKey": "topology.kubernetes.io/zone", "maxSkew": 1,
+            "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"team": "x"}},
+        }],
+        "imagePullSecrets": [{"name": "pull"}, {"name": "mirror"}],
     })
 }
 

@@ -61,6 +61,14 @@ fn policy_servers_are_validated() {
             vec!["spec.minAvailable: give minAvailable or maxUnavailable, not both"],
         ),
         (
+            json!({"imagePullSecrets": [{"name": "a"}, {}]}),
+            vec!["spec.imagePullSecrets[1].name: must not be empty"],
+        ),
+        (
+            json!({"topologySpreadConstraints": [{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway", "skew": 2}]}),
+            vec!["spec.topologySpreadConstraints[0].skew: unknown field; remove it"],
+        ),
+        (
             json!({"sources": {"secure": [{"name": "x"}]}}),
             vec!["spec.sources.secure[0]: give certificate or certificateFrom, and not both"],
         ),

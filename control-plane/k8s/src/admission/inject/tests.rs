@@ -27,6 +27,7 @@ fn parts() -> Parts {
             json!({"name": "assent-ca", "configMap": {"name": "assent-ca"}}),
         ],
         hash: "h1".to_owned(),
+        pull_secrets: Vec::new(),
     }
 }
 
@@ -346,4 +347,30 @@ fn own_pods_are_never_admitted_without_an_evaluator() {
         assert_eq!(outcome, Outcome::Refused(Reason::NotReady));
         assert_eq!(Verdict::from(outcome).refusal.unwrap().code, 503);
     }
+}
+
+#[test]
+fn missing_pull_secrets_are_added() {
+    let mut known = known();
+    let server = known.servers.get_mut("default").unwrap();
+    server.beside = Arc::new(Parts {
+        pull_secrets: vec!["mirror".to_owned(), "theirs".to_owned()],
+        ..parts()
+    });
+    let secrets_of = |mut pod: Value, namespace: &str| {
+        let outcome = inject(&pod, namespace, Some(&known), &options());
+        let Outcome::Patched(patch) = outcome else {
+            panic!("not patched: {outcome:?}");
+        };
+        json_patch::patch(&mut pod, &patch).unwrap();
+        pod["spec"]["imagePullSecrets"].take()
+    };
+    let both = json!([{"name": "mirror"}, {"name": "theirs"}]);
+    assert_eq!(secrets_of(web(), "shop"), both);
+    let mut with = web();
+    with["spec"]["imagePullSecrets"] = json!([{"name": "theirs"}]);
+    let both = json!([{"name": "theirs"}, {"name": "mirror"}]);
+    assert_eq!(secrets_of(with, "shop"), both);
+    // The template of a StatefulSet has them.
+    assert_eq!(secrets_of(own(), OURS), Value::Null);
 }

@@ -93,6 +93,8 @@ fn references_need_the_permission_to_read_them() {
         [PODS, "get configmaps c assent-system"]
     );
     assert_eq!(asked(None, json!({"imagePullSecret": "s"})), [PODS, get]);
+    let list = json!({"imagePullSecrets": [{"name": "s"}]});
+    assert_eq!(asked(None, list), [PODS, get]);
     assert_eq!(
         asked(None, json!({"serviceAccountName": "admin"})),
         [PODS, "impersonate serviceaccounts admin assent-system"]

@@ -136,12 +136,12 @@ fn validation_uses_the_parser() {
     let server = mk(
         "PolicyServer",
         "s",
-        json!({"replicas": 1, "imagePullSecrets": ["x"]}),
+        json!({"replicas": 1, "imagePullSecretes": ["x"]}),
     );
     refused(
         &create(server),
         422,
-        &["spec.imagePullSecrets: unknown field"],
+        &["spec.imagePullSecretes: unknown field"],
     );
 }
 

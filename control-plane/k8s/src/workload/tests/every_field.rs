@@ -105,8 +105,14 @@ fn server_with_every_field_has_these_objects() {
                     "imagePullSecrets": [
                       {
                         "name": "pull"
+                      },
+                      {
+                        "name": "mirror"
                       }
                     ],
+                    "nodeSelector": {
+                      "kubernetes.io/os": "linux"
+                    },
                     "priorityClassName": "system-cluster-critical",
                     "securityContext": {
                       "fsGroup": 1000
@@ -118,6 +124,18 @@ fn server_with_every_field_has_these_objects() {
                         "effect": "NoSchedule",
                         "key": "k",
                         "operator": "Exists"
+                      }
+                    ],
+                    "topologySpreadConstraints": [
+                      {
+                        "labelSelector": {
+                          "matchLabels": {
+                            "team": "x"
+                          }
+                        },
+                        "maxSkew": 1,
+                        "topologyKey": "topology.kubernetes.io/zone",
+                        "whenUnsatisfiable": "ScheduleAnyway"
                       }
                     ]
                   }

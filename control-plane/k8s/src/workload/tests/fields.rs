@@ -112,6 +112,37 @@ fn users_anti_affinity_replaces_the_default() {
 }
 
 #[test]
+fn spread_without_a_selector_counts_the_servers_pods() {
+    let spread = |constraint| {
+        let mut pod = pod_of(json!({"topologySpreadConstraints": [constraint]}));
+        pod["spec"]["topologySpreadConstraints"][0].take()
+    };
+    let zone = json!({"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"});
+    let labels = &spread(zone.clone())["labelSelector"]["matchLabels"];
+    assert_eq!(*labels, json!(pod_labels("default")));
+    let mut own = zone;
+    own["labelSelector"] = json!({"matchLabels": {"team": "x"}});
+    assert_eq!(spread(own.clone()), own);
+    let plain = pod_of(json!({}));
+    assert_eq!(plain["spec"].get("topologySpreadConstraints"), None);
+}
+
+#[test]
+fn secrets_for_the_image_do_not_replace_that_for_modules() {
+    let secrets = |spec| pod_of(spec)["spec"]["imagePullSecrets"].take();
+    let list = json!([{"name": "a"}]);
+    assert_eq!(secrets(json!({"imagePullSecrets": list})), list);
+    let both = json!({"imagePullSecret": "m", "imagePullSecrets": [{"name": "a"}, {"name": "m"}]});
+    assert_eq!(secrets(both), json!([{"name": "m"}, {"name": "a"}]));
+    let parts = |place| {
+        let server = mk_server(json!({"imagePullSecret": "m", "imagePullSecrets": list}));
+        evaluator_container(&server, &mk_options(), place).pull_secrets
+    };
+    assert_eq!(json!(parts(Place::Beside)), list);
+    assert!(parts(Place::Own).is_empty());
+}
+
+#[test]
 fn disruption_budget_sets_one_field() {
     let budget = |spec| serde_json::to_value(build(spec).disruption_budget.spec).unwrap();
     let one = budget(json!({"maxUnavailable": 2}));
