@@ -95,6 +95,37 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
+{{/* Variables that name the proxy, as a JSON array, but for those of a list of variables: include "assent.proxy" (list . $env) */}}
+{{- define "assent.proxy" -}}
+{{- $top := index . 0 -}}
+{{- $given := list -}}
+{{- range index . 1 }}{{ $given = append $given .name }}{{ end -}}
+{{- $env := list -}}
+{{- range list (list "HTTPS_PROXY" $top.Values.proxy.https) (list "HTTP_PROXY" $top.Values.proxy.http) (list "NO_PROXY" $top.Values.proxy.noProxy) -}}
+{{- if and (index . 1) (not (has (index . 0) $given)) -}}
+{{- $env = append $env (dict "name" (index . 0) "value" (index . 1)) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $env -}}
+{{- end -}}
+
+{{/* Variables of the default PolicyServer, as a JSON array: those of its spec, and what other values make of them. */}}
+{{- define "assent.policyServerEnv" -}}
+{{- $env := .Values.policyServer.spec.env | default list -}}
+{{- $given := list -}}
+{{- range $env }}{{ $given = append $given .name }}{{ end -}}
+{{- $more := include "assent.proxy" (list . $env) | fromJsonArray -}}
+{{- with .Values.policyServer.decisionLog -}}
+{{- if and (ne .target "stdout") (not (has "ASSENT_DECISION_LOG" $given)) -}}
+{{- $more = append $more (dict "name" "ASSENT_DECISION_LOG" "value" .target) -}}
+{{- end -}}
+{{- if and (ne (int .allows) 100) (not (has "ASSENT_DECISION_LOG_ALLOWS" $given)) -}}
+{{- $more = append $more (dict "name" "ASSENT_DECISION_LOG_ALLOWS" "value" (int .allows | toString)) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson (concat $env $more) -}}
+{{- end -}}
+
 {{/* The manifest that the control plane makes the default PolicyServer from. */}}
 {{- define "assent.policyServer" -}}
 {{- $spec := dict "replicas" (int .Values.policyServer.replicas) -}}
@@ -103,7 +134,13 @@ capabilities:
 {{- if and .Values.priorityClass.create (not $priority) }}{{ $priority = include "assent.clusterName" . }}{{ end -}}
 {{- with $priority }}{{ $_ := set $spec "priorityClassName" . }}{{ end -}}
 {{- with .Values.injection.allowedNamespaces }}{{ $_ := set $spec "injection" (dict "allowedNamespaces" .) }}{{ end -}}
+{{- with .Values.policyServer.nodeSelector }}{{ $_ := set $spec "nodeSelector" . }}{{ end -}}
+{{- with .Values.policyServer.topologySpreadConstraints }}{{ $_ := set $spec "topologySpreadConstraints" . }}{{ end -}}
+{{- $secrets := list -}}
+{{- range .Values.image.pullSecrets }}{{ $secrets = append $secrets (dict "name" .) }}{{ end -}}
+{{- with $secrets }}{{ $_ := set $spec "imagePullSecrets" . }}{{ end -}}
 {{- $spec = mergeOverwrite $spec (deepCopy .Values.policyServer.spec) -}}
+{{- with include "assent.policyServerEnv" . | fromJsonArray }}{{ $_ := set $spec "env" . }}{{ end -}}
 apiVersion: policies.assent.dev/v1alpha1
 kind: PolicyServer
 metadata:
