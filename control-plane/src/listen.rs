@@ -13,7 +13,6 @@ use axum::{
 };
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 mod budget;
@@ -38,22 +37,19 @@ pub(crate) fn plain() -> Arc<ArcSwap<Transport>> {
     Arc::new(ArcSwap::from_pointee(Transport::Plain))
 }
 
-/// Serves until `shutdown`, and then until pending responses were sent.
+/// Serves until `shutdown.stop`, and then until pending responses were sent.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     transport: Arc<ArcSwap<Transport>>,
     limits: Limits,
-    shutdown: CancellationToken,
+    shutdown: Shutdown,
 ) {
     let server = Server {
         listener: listener.into(),
         transport,
         limits: limits.connections,
-        shutdown: Shutdown {
-            drain: shutdown.clone(),
-            stop: shutdown,
-        },
+        shutdown,
     };
     let budget = Budget::new(limits.body_bytes);
     let answer = move |request, _| {

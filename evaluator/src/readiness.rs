@@ -72,10 +72,6 @@ impl Readiness {
         self.draining.store(true, Relaxed);
     }
 
-    pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Relaxed)
-    }
-
     /// The error says why the evaluator is not ready.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         if self.draining.load(Relaxed) {

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, error::Error, net::SocketAddr, sync::Arc, time::Duration};
 
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, Version, header};
 use http_body::Body;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
@@ -114,12 +114,22 @@ async fn http<H, F, B>(
     B::Error: Into<BoxError>,
 {
     let peer = Arc::new(peer);
-    let service = service_fn(|request| {
+    // Cloning a token takes a lock that all connections share.
+    let drain = Arc::new(ending.drain.clone());
+    let service = service_fn(|request: Request<Incoming>| {
         let busy = slot.busy();
+        let http1 = request.version() < Version::HTTP_2;
         let response = handler(request, peer.clone());
+        let drain = drain.clone();
         async move {
-            let response = response.await;
+            let mut response = response.await;
             drop(busy);
+            // The client closes the connection itself. If the server closed it between two requests, a client that
+            // has just sent the next one could not know whether it was processed, and would report an error.
+            if http1 && drain.is_cancelled() {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+            }
             Ok::<_, Infallible>(response)
         }
     });

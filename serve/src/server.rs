@@ -46,6 +46,18 @@ pub(crate) struct Ending {
 /// How long to wait if accepting failed, so as not to spin.
 const AFTER_ERROR: Duration = Duration::from_millis(50);
 
+// === impl Shutdown ===
+
+impl From<CancellationToken> for Shutdown {
+    /// In one step: for clients that repeat a request that was not answered.
+    fn from(stop: CancellationToken) -> Self {
+        Self {
+            drain: stop.clone(),
+            stop,
+        }
+    }
+}
+
 // === impl Server ===
 
 impl Server {

@@ -30,6 +30,10 @@ fn client(last: u8) -> IpAddr {
 
 /// A server that answers with the path, or never for the path `/wait`.
 async fn start(limits: Limits) -> SocketAddr {
+    start_with(limits, CancellationToken::new()).await
+}
+
+async fn start_with(limits: Limits, drain: CancellationToken) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     let server = Server {
@@ -37,7 +41,7 @@ async fn start(limits: Limits) -> SocketAddr {
         transport: Arc::new(ArcSwap::from_pointee(Transport::Plain)),
         limits,
         shutdown: Shutdown {
-            drain: CancellationToken::new(),
+            drain,
             stop: CancellationToken::new(),
         },
     };
@@ -77,6 +81,28 @@ async fn closed(stream: &mut TcpStream) {
     let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest))
         .await
         .expect("the connection stays open");
+}
+
+#[tokio::test]
+async fn draining_port_answers_and_asks_to_close() {
+    let drain = CancellationToken::new();
+    let port = start_with(small(), drain.clone()).await;
+    let mut open = connect(client(1), port).await;
+    assert!(answered(&mut open, "/before").await);
+    let mut rest = [0; 1024];
+    let read = open.read(&mut rest).await.unwrap();
+    assert!(!String::from_utf8_lossy(&rest[..read]).contains("connection: close"));
+
+    drain.cancel();
+    // Whoever has just sent a request is answered, on an old connection and on a new one.
+    for stream in [&mut open, &mut connect(client(2), port).await] {
+        ask(stream, "/after").await;
+        let mut response = String::new();
+        let read = stream.read_to_string(&mut response);
+        tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+        assert!(response.contains("connection: close"), "{response}");
+    }
 }
 
 fn small() -> Limits {

@@ -52,7 +52,7 @@ pub(super) async fn serve(listener: TcpListener, web: Web, shutdown: Cancellatio
         router,
         listen::plain(),
         Limits::default(),
-        shutdown,
+        shutdown.into(),
     )
     .await;
 }

@@ -22,6 +22,7 @@ use assent_k8s::{
     webhook::WebhookDefaults,
 };
 use assent_modules::{store::Store, vet::Vetter};
+use assent_serve::Shutdown;
 use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
@@ -170,10 +171,12 @@ pub(crate) async fn start(args: ClusterArgs, vetter: Vetter) -> anyhow::Result<R
         Arc::new(admission::ApiAuthorizer(client.clone())),
         Arc::new(admission::ApiKinds(client.clone())),
     );
-    spawn(
-        &mut tasks,
-        tls::serve(webhooks, router, leaf, shutdown.clone()),
-    );
+    // API servers keep connections open: they are asked to close them while requests are still answered.
+    let webhooks_end = Shutdown {
+        drain: resign.clone(),
+        stop: shutdown.clone(),
+    };
+    spawn(&mut tasks, tls::serve(webhooks, router, leaf, webhooks_end));
     let web = Web {
         control,
         registry,

@@ -4,24 +4,23 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use assent_k8s::certificates::ServingLeaf;
-use assent_serve::Transport;
+use assent_serve::{Shutdown, Transport};
 use axum::Router;
 use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 use tokio::{net::TcpListener, sync::watch};
-use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use crate::listen::{self, Limits};
 
-/// Serves until `shutdown`.
+/// Serves until `shutdown.stop`.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
     mut leaf: watch::Receiver<Arc<ServingLeaf>>,
-    shutdown: CancellationToken,
+    shutdown: Shutdown,
 ) {
     let first = config(&leaf.borrow_and_update());
     let tls = match first {

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use tokio_util::sync::CancellationToken;
+
 use std::net::SocketAddr;
 
 use axum::{
@@ -36,7 +38,8 @@ async fn start(limits: Limits) -> (SocketAddr, CancellationToken) {
         post(|body: Bytes| async move { body.len().to_string() }),
     );
     let shutdown = CancellationToken::new();
-    tokio::spawn(serve(listener, router, plain(), limits, shutdown.clone()));
+    let end = shutdown.clone().into();
+    tokio::spawn(serve(listener, router, plain(), limits, end));
     (address, shutdown)
 }
 

@@ -54,7 +54,6 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Handler {
     pub(crate) async fn handle(&self, request: Request<Body>, peer: &Peer) -> HttpResponse {
-        let http1 = request.version() < Version::HTTP_2;
         let mut response = match self.respond(request, peer).await {
             Ok(response) => response,
             Err(error) => response::error(error.status(), &error.to_string()),
@@ -62,10 +61,6 @@ impl Handler {
         if response.status() == StatusCode::METHOD_NOT_ALLOWED {
             let post = HeaderValue::from_static("POST");
             response.headers_mut().insert(header::ALLOW, post);
-        }
-        if http1 && self.readiness.is_draining() {
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(header::CONNECTION, close);
         }
         let labels = CodeLabels {
             code: response.status().as_u16(),
