@@ -41,6 +41,11 @@ pub enum Kind {
     Mutating,
 }
 
+impl Kind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Validating, Self::Mutating];
+}
+
 /// Where API servers send reviews.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebhookEndpoint {

@@ -69,23 +69,25 @@ impl<B: Backend> Controller<B> {
         changes: Vec<Change<B::Existing>>,
     ) {
         self.route_written(&id, changes);
-        let Some(rollout) = self.plane.rollout_of(&id).filter(|r| !r.is_deleting()) else {
-            // The policy was deleted while its route was being written: the removal that was
-            // asked for then did not know of this route.
+        let rollout = self.plane.rollout_of(&id).filter(|r| !r.is_deleting());
+        let Some(active) = rollout.map(|r| r.active().map(|p| p.revision.clone())) else {
+            // Its server was deleted while the route was being written, and its rollout with it. If the server comes
+            // back, this is the revision that protected last.
+            if self.living(&id).is_some() {
+                self.set_phase(&id, revision, Phase::Active);
+            }
+            // The policy was deleted, or its server: the removal that was asked for then did not know of this route.
             return self.remove_late_routes(&id);
         };
-        let active = rollout.active().map(|p| p.revision.clone());
-        let server = self.server_of(&id);
-        if !self.has_server(&server) {
-            // The same for a server.
-            return self.remove_routes_of_missing_server(&id.key, &server);
-        }
-        let before = active.filter(|before| *before != revision);
         let since = (revision.to_string(), now.seconds());
         self.active_since.insert(id.clone(), since);
         self.set_phase(&id, revision.clone(), Phase::Active);
-        if let Some(before) = before {
+        if let Some(before) = active.filter(|before| *before != revision) {
             self.set_phase(&id, before, Phase::Draining);
+        }
+        let server = self.server_of(&id);
+        if !self.has_server(&server) {
+            return self.remove_routes_of_missing_server(&id.key, &server);
         }
         self.event(now, Event::Rollout(id, Input::Flipped(revision)));
     }

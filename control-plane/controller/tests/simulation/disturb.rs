@@ -8,13 +8,13 @@ use assent_controller::{
     Kind, Meta, Object,
     objects::{PolicyObject, ServerObject},
 };
-use assent_core::{Millis, PolicyKey};
+use assent_core::{Millis, PolicyKey, RevisionId};
 use serde_json::{Value, json};
 
 use crate::{
     Verdict,
     api::{meta_mut, path_of},
-    backend::{Route, Webhook},
+    backend::{Route, Webhook, webhook_name},
     jobs::{kind_of, write_spec},
     process::KINDS,
     rng::Rng,
@@ -244,12 +244,39 @@ impl World {
         self.faults.registry = Millis(0);
         self.faults.lag.clear();
         self.heal_evaluators();
+        self.remove_webhooks_of_lost_revisions();
         if self.rng.percent(80) {
             for name in ["default", "other"] {
                 self.create_server(name);
             }
         }
         self.lead()
+    }
+
+    /// An operator does what the event about a lost revision advises: nothing but the webhook knows the revision, and
+    /// without it the policy is rolled out again.
+    fn remove_webhooks_of_lost_revisions(&mut self) {
+        let lost = self.history.lost.clone();
+        for (kind, key) in [Kind::Validating, Kind::Mutating]
+            .into_iter()
+            .flat_map(|kind| lost.iter().map(move |key| (kind, key)))
+        {
+            let name = webhook_name(key);
+            let Some(Object::Route(route)) = self.api.get(kind, &name).cloned() else {
+                continue;
+            };
+            let exists = |revision: &RevisionId| {
+                let mut stored = self.api.list(Kind::Revisions);
+                stored.any(
+                    |o| matches!(o, Object::Revision(r) if r.revision().as_ref() == Some(revision)),
+                )
+            };
+            if route.revision.as_ref().is_some_and(|r| !exists(r)) {
+                self.note(|| format!("an operator deletes {kind:?} {name}"));
+                let _ = self.api.delete(kind, &name, None);
+                self.history.forget(&route);
+            }
+        }
     }
 
     pub(crate) fn create_server(&mut self, name: &str) {

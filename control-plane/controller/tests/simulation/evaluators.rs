@@ -287,7 +287,8 @@ impl World {
             .evaluators
             .get_mut(&pod)
             .expect("who has a stream must be there");
-        let set = evaluator.load(&response.to, &fates, flaky && !healed)?;
+        let destroyed = &self.history.destroyed;
+        let set = evaluator.load(&response.to, &fates, destroyed, flaky && !healed)?;
         evaluator.set = Some(set.clone());
         evaluator.disk = Some(set.clone());
         if set.rejected.values().any(|retryable| *retryable) {
@@ -411,18 +412,21 @@ impl Evaluator {
         }
     }
 
-    /// Loads what can be loaded. I2: what is active here never goes back.
+    /// Loads what can be loaded. I2: what is active here never goes back, unless it was destroyed: then the last revision
+    /// that exists protects better than none.
     fn load(
         &mut self,
         to: &Arc<Snapshot>,
         fates: &[(RevisionId, Content)],
+        destroyed: &BTreeSet<RevisionId>,
         flaky: bool,
     ) -> Result<Set, String> {
         for route in to.routes().filter(|r| r.state == RouteState::Active) {
             let parts = route.revisions[0].parts().unwrap();
             let key = (parts.policy.clone(), parts.uid8.clone());
             let newest = self.newest.entry(key).or_insert(parts.generation);
-            if *newest > parts.generation {
+            let last = RevisionId::new(&parts.policy, *newest, &parts.uid8);
+            if *newest > parts.generation && !destroyed.contains(&last) {
                 return Err(format!("I2: {} goes back from {newest}", route.path));
             }
             *newest = parts.generation;

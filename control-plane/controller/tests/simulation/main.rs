@@ -32,7 +32,7 @@ mod statuses;
 mod world;
 
 /// Enough to meet each pair of faults often, and a matter of seconds.
-const SEEDS: u64 = 800;
+const SEEDS: u64 = 1_600;
 
 /// Lines of a failed history that are worth reading.
 const TAIL: usize = 150;

@@ -64,7 +64,13 @@ impl World {
         let Some(step) = steps.pop() else {
             return Ok(Landed::Done(Some(done(changes))));
         };
+        let creates = matches!(step, Step::Create(_))
+            || steps.iter().any(|step| matches!(step, Step::Create(_)));
         let written = match step {
+            // Before the first write, a fresh read of what the leader does not know.
+            _ if changes.is_empty() && creates && self.has_unknown_route(desired, existing) => {
+                Err(Error::Conflict)
+            }
             Step::Create(kind) | Step::Update(kind) => {
                 let wanted = desired.iter().find(|d| d.kind == kind).unwrap();
                 let known = existing.iter().find(|r| r.kind == kind);
@@ -105,6 +111,19 @@ impl World {
             steps,
             changes,
         }))
+    }
+
+    /// Whether there is a configuration that a watch would report, and has not.
+    fn has_unknown_route(&self, desired: &[Configuration], existing: &[Route]) -> bool {
+        let Some(desired) = desired.first() else {
+            return false;
+        };
+        let name = webhook_name(&desired.key);
+        [Kind::Validating, Kind::Mutating].into_iter().any(|kind| {
+            let known = existing.iter().any(|route| route.kind == kind);
+            let object = self.api.get(kind, &name);
+            !known && matches!(object, Some(Object::Route(route)) if route.existing.labelled)
+        })
     }
 
     fn write_route(

@@ -52,7 +52,14 @@ pub(super) async fn write(
         .collect();
     let mut changes = Vec::new();
     let wanted: Vec<webhook::Kind> = update.desired.iter().map(Desired::kind).collect();
-    for step in webhook::steps(&kinds, &wanted) {
+    let steps = webhook::steps(&kinds, &wanted);
+    let creates = steps.iter().any(|step| matches!(step, Step::Create(_)));
+    if creates && (context.is_leader)() {
+        let unknown = webhook::Kind::ALL.into_iter();
+        let unknown = unknown.filter(|kind| !kinds.contains(kind));
+        check_unknown(&writer, unknown, &update.desired).await?;
+    }
+    for step in steps {
         // A paused leader must not write when it wakes; the resource version would stop it too.
         if !(context.is_leader)() {
             return Err(webhook::Error::Conflict);
@@ -92,15 +99,38 @@ pub(super) async fn write(
 /// annotation a shortened name names no policy. Any other was written by another leader: that is a conflict.
 async fn adopt(writer: &webhook::Writer, desired: &Desired) -> Result<ObjectMeta, webhook::Error> {
     let existing = writer.get(desired.kind(), desired.name()).await?;
-    let labels = existing.metadata.labels.clone().unwrap_or_default();
-    let ours = desired.metadata().labels.iter().flatten();
-    let is_watched = ours
-        .into_iter()
-        .all(|(key, value)| labels.get(key) == Some(value));
-    match is_watched && webhook::read(&existing).is_some() {
+    match is_watched(&existing, desired) {
         true => Err(webhook::Error::Exists),
         false => writer.update(&existing.metadata, desired).await,
     }
+}
+
+/// A conflict if there is a configuration that the watch has not reported yet. A change between validating and mutating
+/// creates a configuration, and if the response is lost, only a read can tell: a repair would go back to the revision
+/// before it.
+async fn check_unknown(
+    writer: &webhook::Writer,
+    kinds: impl Iterator<Item = webhook::Kind>,
+    desired: &[Desired],
+) -> Result<(), webhook::Error> {
+    let Some(desired) = desired.first() else {
+        return Ok(());
+    };
+    for kind in kinds {
+        match writer.get(kind, desired.name()).await {
+            Ok(existing) if is_watched(&existing, desired) => return Err(webhook::Error::Conflict),
+            Ok(_) | Err(webhook::Error::Gone) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether the watch reports this configuration as one of Assent's.
+fn is_watched(existing: &DynamicObject, desired: &Desired) -> bool {
+    let labels = existing.metadata.labels.clone().unwrap_or_default();
+    let mut ours = desired.metadata().labels.iter().flatten();
+    ours.all(|(key, value)| labels.get(key) == Some(value)) && webhook::read(existing).is_some()
 }
 
 /// Removes configurations, however often that takes, and returns what is gone.

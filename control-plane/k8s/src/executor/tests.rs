@@ -379,22 +379,46 @@ async fn configuration_that_lost_its_labels_is_taken_back() {
     let mut stripped = serde_json::to_value(&desired).unwrap();
     stripped["metadata"]["labels"] = json!({});
     stripped["metadata"]["resourceVersion"] = "7".into();
-    let existing = [
-        (stripped.clone(), Ok(())),
-        // One that another leader has just created.
-        (serde_json::to_value(&desired).unwrap(), Err(())),
-    ];
-    for (existing, expected) in existing {
-        let script = Script::new([
-            failure(409, "AlreadyExists"),
-            (200, existing),
-            (200, stripped.clone()),
-        ]);
-        let update = RouteUpdate {
-            desired: vec![Desired::Validating(Box::new(desired.clone()))],
-            existing: Vec::new(),
-        };
-        let written = write(&script.context, &update).await;
-        assert_eq!(written.map(drop).map_err(drop), expected);
+    let script = Script::new([
+        (200, stripped.clone()),
+        not_found(),
+        failure(409, "AlreadyExists"),
+        (200, stripped.clone()),
+        (200, stripped),
+    ]);
+    let written = write(&script.context, &mk_update(&desired)).await;
+    assert!(written.is_ok(), "{written:?}");
+}
+
+/// The response to a flip was lost, and the watch has not reported its configuration: going on would create another one
+/// beside it.
+#[tokio::test]
+async fn configuration_that_the_watch_has_not_reported_is_a_conflict() {
+    let desired = mk_desired();
+    let written_before = serde_json::to_value(&desired).unwrap();
+    let same_kind = vec![(200, written_before.clone())];
+    let other_kind = vec![not_found(), (200, written_before)];
+    for answers in [same_kind, other_kind] {
+        let reads = answers.len();
+        let script = Script::new(answers);
+        let written = write(&script.context, &mk_update(&desired)).await;
+        assert!(
+            matches!(written, Err(webhook::Error::Conflict)),
+            "{written:?}"
+        );
+        let requests = script.requests();
+        assert_eq!(requests.len(), reads, "{requests:?}");
+        assert!(
+            requests.iter().all(|r| r.starts_with("GET ")),
+            "{requests:?}"
+        );
+    }
+}
+
+/// A configuration of which the mirror knows nothing.
+fn mk_update(desired: &ValidatingWebhookConfiguration) -> RouteUpdate<Cluster> {
+    RouteUpdate {
+        desired: vec![Desired::Validating(Box::new(desired.clone()))],
+        existing: Vec::new(),
     }
 }

@@ -162,7 +162,9 @@ fn flip_that_ends_before_its_server_is_gone_leaves_no_webhook() {
     // The watch reports the webhook while the server is still being deleted.
     cluster.edit(Kind::Validating, &webhook_name("a"), |_| {});
     cluster.perform(removal);
+    // If the server is created again, this is the revision that protected last.
     let expected = [
+        "a 1 is Active",
         "remove routes of server default: a",
         "delete server default",
     ];
@@ -176,7 +178,7 @@ fn flip_that_ends_after_its_server_is_gone_leaves_no_webhook() {
     cluster.run();
     cluster.perform(flip);
     let done = cluster.run();
-    assert_eq!(done, ["remove orphans: a"]);
+    assert_eq!(done, ["a 1 is Active", "remove orphans: a"]);
     assert_eq!(cluster.world.routed("a"), None);
 }
 
